@@ -11,8 +11,8 @@ import tempfile
 
 import hypothesis
 import pytest
-from support.mpis import Mpi
-from support.tiers import IS_DEEP, deep
+from support.ranks.mpis import Mpi
+from support.runs.tiers import IS_DEEP, deep
 
 # A shell that runs us in the background, or nohup, has signals ignored, which every process we start
 # would inherit: kernels and ranks that cannot be interrupted. A handler is not inherited.
@@ -31,12 +31,12 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 pytest_plugins = [
-    "support.history",
+    "support.runs.history",
     "support.hosts.hosts_bed",
-    "support.memory",
-    "support.quarantine",
-    "support.schedule",
-    "support.skips",
+    "support.programs.memory",
+    "support.runs.quarantine",
+    "support.runs.schedule",
+    "support.runs.skips",
 ]
 
 # The first tier draws the same examples in every run, so that a change is not refused for what

@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.history import HISTORY, Outcome, append, outcomes
+from support.runs.history import HISTORY, Outcome, append, outcomes
 
 FLAKY = ROOT / "build" / "flaky.txt"
 RUNNING = ROOT / "build" / "running.lock"

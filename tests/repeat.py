@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.history import typical_seconds
+from support.runs.history import typical_seconds
 
 N_TIMES = 20
 TOTAL_S = 300.0

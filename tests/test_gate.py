@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gate
 import pytest
-from support.history import outcomes
+from support.runs.history import outcomes
 
 _TESTS = Path(__file__).parent
 
@@ -20,11 +20,11 @@ _TESTS = Path(__file__).parent
 @pytest.fixture
 def place(tmp_path):
     """A copy of the gate with a folder of tests, where nothing else is."""
-    for name in ("gate.py", "support/history.py", "support/__init__.py"):
+    for name in ("gate.py", "support/runs/history.py", "support/__init__.py"):
         if (_TESTS / name).exists():
             (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(_TESTS / name, tmp_path / "tests" / name)
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["support.history"]\n')
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["support.runs.history"]\n')
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").symlink_to(sys.executable)
     return tmp_path

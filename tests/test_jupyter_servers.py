@@ -6,8 +6,8 @@ import psutil
 import pytest
 from support.notebooks.jupyter_servers import end_ranks
 from support.notebooks.kernel_driver import KernelDriver
-from support.processes import wait_gone
-from support.tiers import deep
+from support.programs.processes import wait_gone
+from support.runs.tiers import deep
 
 
 @deep

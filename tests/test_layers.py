@@ -134,7 +134,6 @@ def test_no_test_keeps_a_time_limit_or_a_timer_of_its_own():
 # Test functions that read a clock or a size and are not marked `promise`, each with its reason.
 _MAY_READ = {
     "test_an_interrupt_just_before_a_wait_ends_it": "nudges come every 50 ms, as the supervisor's do",
-    "test_huge_messages_of_strangers_fill_no_memory": "deep; the least growth of three windows",
     "test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset": "short random pauses between the resets",
     "test_nothing_grows_while_somebody_looks": "deep; the least growth of three windows",
     "test_who_came_last_is_told_when_all_have_answered_and_no_clock_may_be_wrong": "moments to compare",
@@ -172,7 +171,7 @@ def _unheld_tests(tree: ast.Module) -> Iterator[ast.AST]:
 def _clocks_read(tests: Iterator[ast.AST]) -> Iterator[tuple[str, ast.Attribute]]:
     for test in tests:
         for its in ast.walk(test):
-            # asyncio.sleep is no clock in the loops of `support/loops.py`.
+            # asyncio.sleep is no clock in the loops of `support/ranks/loops.py`.
             if (
                 isinstance(its, ast.Attribute)
                 and its.attr in _CLOCKS

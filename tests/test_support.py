@@ -15,15 +15,17 @@ from pathlib import Path
 import power
 import pytest
 import repeat
-from support import loops, promise, quarantine, skips
-from support.history import Outcome, outcomes, typical_seconds, write_durations
-from support.tiers import deep_but, pairwise
+from support import promise
+from support.ranks import loops
+from support.runs import quarantine, skips
+from support.runs.history import Outcome, outcomes, typical_seconds, write_durations
+from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
 
 from phalanx.supervisor.hosts.session import JOIN_S
 
 _TESTS = Path(__file__).parent
-CONFTEST = 'pytest_plugins = ["support.history", "support.schedule", "support.skips", "support.quarantine"]\n'
+CONFTEST = 'pytest_plugins = ["support.runs.history", "support.runs.schedule", "support.runs.skips", "support.runs.quarantine"]\n'
 
 
 def pytest_in(folder: Path, tests: str, *words: str, **env: str) -> str:
@@ -88,7 +90,7 @@ def test_every_allowed_skip_says_why():
 
 def test_a_quarantined_failure_is_reported_and_fails_nothing(tmp_path):
     plugin = (
-        "import support.quarantine as q\n"
+        "import support.runs.quarantine as q\n"
         "q.entries = lambda: [{'test': 'test_it.py::test_bad', 'reason': 'known', 'date': 'today'}]\n"
     )
     tests = f"{plugin}import pytest\n@pytest.mark.parametrize('n', [1, 2])\ndef test_bad(n): assert n == 1\n"
@@ -161,12 +163,12 @@ def history_of(path: Path, *rows: tuple[str, str, str, float]) -> Path:
 
 def test_a_run_records_how_each_test_ended(tmp_path):
     tests = (
-        "import support.history as h, pathlib\n"
+        "import support.runs.history as h, pathlib\n"
         "def test_good(): pass\n"
         "def test_bad(): assert False\n"
     )
-    (tmp_path / "where.py").write_text("import support.history as h, pathlib\n")
-    conftest = "import pathlib, support.history as h\nh.Recorder.__init__.__defaults__ = (pathlib.Path('record'),)\n"
+    (tmp_path / "where.py").write_text("import support.runs.history as h, pathlib\n")
+    conftest = "import pathlib, support.runs.history as h\nh.Recorder.__init__.__defaults__ = (pathlib.Path('record'),)\n"
     (tmp_path / "more.py").write_text(conftest)
     said = pytest_in(
         tmp_path, tests, "-p", "more", PHALANX_NO_HISTORY="", PYTHONPATH=f"{_TESTS}:{tmp_path}"

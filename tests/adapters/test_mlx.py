@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import pytest
-from support.launching import launch, write_script
+from support.programs.launching import launch, write_script
 
 pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.cells import BackgroundCell, wait_in
+from support.programs.restarting import BegunNotices, Notices, kill, values
 from support.promise import PATIENCE_S
-from support.restarting import BegunNotices, Notices, kill, values
+from support.ranks.cells import BackgroundCell, wait_in
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, RankFailure

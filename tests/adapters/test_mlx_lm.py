@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.launching import launch, write_script
+from support.programs.launching import launch, write_script
 
 pytest.importorskip("mlx_lm")
 mx = pytest.importorskip("mlx.core")

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from support.launching import launch, write_script
+from support.programs.launching import launch, write_script
 from support.promise import PATIENCE_S
-from support.tiers import deep
+from support.runs.tiers import deep
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ import re
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.cells import BackgroundCell
+from support.programs.restarting import BegunNotices, kill, values
 from support.promise import PATIENCE_S
-from support.restarting import BegunNotices, kill, values
+from support.ranks.cells import BackgroundCell
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, RankFailure

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.launching import launch, write_script
-from support.tiers import deep, deep_but
+from support.programs.launching import launch, write_script
+from support.runs.tiers import deep, deep_but
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 from common import arguments, numbers, percentile, print_machine, print_table, write_json
 from support.notebooks.browser import chromium_page
-from support.worlds import make_world
+from support.ranks.worlds import make_world
 
 from phalanx.protocol import CellTime, LateRank, RankSample, Samples, Span, Waiting
 from phalanx.widgets.frames.monitor import MonitorFrameBuilder

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.hosts.bed import why_not
-from support.tiers import deep
+from support.runs.tiers import deep
 
 pytestmark = pytest.mark.slow
 _HERE = Path(__file__).resolve().parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from support.launching import Running, write_script
+from support.programs.launching import Running, write_script
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import sysconfig
 
 import psutil
 import pytest
-from support.launching import wait_gone
+from support.programs.launching import wait_gone
 from support.promise import PATIENCE_S
-from support.worlds import make_sweep
+from support.ranks.worlds import make_sweep
 
 import phalanx
 import phalanx.workspace

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import wait_gone
+from support.programs.launching import wait_gone
 from support.promise import BOUND_S, PATIENCE_S
 from support.waiting import wait_until
 
@@ -19,7 +19,7 @@ import phalanx.hosts.discovery
 from phalanx.cli import main
 from phalanx.errors import DistributedError
 
-SAVED = Path(__file__).parents[1] / "hosts" / "saved"
+SAVED = Path(__file__).parents[1] / "hosts" / "discovery" / "saved"
 
 
 def config(capsys, *words):

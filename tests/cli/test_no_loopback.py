@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.launching import launch
+from support.programs.launching import launch
 
 PHALANX = [sys.executable, "-m", "phalanx"]
 UNSHARED = ["unshare", "-n"]  # a network of its own, in which nothing is up

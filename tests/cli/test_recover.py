@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.launching import launch
-from support.memory import least_growth
-from support.tiers import deep
+from support.programs.launching import launch
+from support.programs.memory import least_growth
+from support.runs.tiers import deep
 
 TESTS = str(Path(__file__).parents[1])
 
@@ -20,7 +20,7 @@ def recovering(script):
     """Run a script with the farm's cells in reach; its end and what each rank has printed."""
 
     def run(code, n, *words):
-        path = script("from distributed import recover_cells\nimport phalanx as px\n" + code)
+        path = script("from distributed.cells import recover_cells\nimport phalanx as px\n" + code)
         paths = os.pathsep.join([TESTS, *filter(None, sys.path)])
         ended = launch(
             "-n", str(n), *words, sys.executable, path, env={"PYTHONPATH": paths, "N": str(n)}

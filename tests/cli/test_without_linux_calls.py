@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import PATIENT
-from support.leftovers import Family
+from support.programs.launching import PATIENT
+from support.programs.leftovers import Family
 from support.promise import BOUND_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.promise]

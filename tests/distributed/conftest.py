@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from distributed import cells
-from distributed.farm import Farm, World
-from distributed.meeting import Meeting
+from distributed.cells import cells
+from distributed.farm.farm import Farm, World
+from distributed.farm.meeting import Meeting
 from support.promise import PATIENCE_S
-from support.tiers import deep_but
+from support.runs.tiers import deep_but
 
 from phalanx.distributed import control
 from phalanx.distributed.connect.endpoints import Share

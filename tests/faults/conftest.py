@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from distributed.farm import Farm
+from distributed.farm.farm import Farm
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from distributed import cells
+from distributed.cells import cells
 from faults import phases
 from faults.phases import PHASES
 from support.promise import BOUND_S, HOLDS, check
-from support.tiers import deep_but, pairwise
+from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
 
 SUMS = (20, 1000)

@@ -7,7 +7,7 @@ import time
 import pytest
 from faults import phases
 from support.promise import HOLDS, check
-from support.tiers import deep_but
+from support.runs.tiers import deep_but
 
 from phalanx.errors import CellError
 from phalanx.workspace import Workspace

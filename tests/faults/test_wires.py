@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from distributed import cells
-from distributed.contract import Case
+from distributed.cells import cells
+from distributed.operations.contract import Case
 from faults import phases
 from faults.proxy import BadWire
 from support.promise import BOUND_S, check
-from support.tiers import pairwise
+from support.runs.tiers import pairwise
 from support.waiting import wait_until
 
 WORLDS = {

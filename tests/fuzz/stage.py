@@ -1,6 +1,6 @@
 """A root supervisor on a stage: its own code and memory, in a loop whose clock jumps, without processes.
 
-Ranks are the ends of their channels, clients are frames of a queue. It knows what a root starts
+Ranks are the ends of their channels, clients keep what they are told. It knows what a root starts
 (ranks, the controller, the sweeper) and puts something quiet in the place of each.
 """
 
@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import msgspec
+
+from phalanx.protocol import FrameReader, pack_frame
 from phalanx.supervisor.engine import controller
 from phalanx.supervisor.hosts import host_set, local_host
 from phalanx.supervisor.hosts.local_rank import LocalRank, RankProcess
 
-__all__ = ["Actor", "ClientSocket", "actors", "staged"]
+__all__ = ["Actor", "StageClient", "actors", "staged"]
 
 _NO_PID = (1 << 22) + 1  # Linux gives no higher number than 2**22: signals to it go nowhere
 CONNECTION = {"engine": {"key": "k"}, "client": {"key": "k"}, "remote": {"127.0.0.1": {"key": "k"}}}
@@ -111,7 +114,7 @@ class _Controller:
 
 
 class _Sweeper:
-    def __init__(self, record_path: str) -> None:
+    def __init__(self, socket_path: str) -> None:
         self.has_started = False
 
     def start(self, env: Mapping[str, str]) -> None:
@@ -133,18 +136,23 @@ class _Sweeper:
         pass
 
 
-class ClientSocket:
-    """The root's socket: what clients say comes from a queue, what they are told is kept."""
+class StageClient:
+    """A client as the root knows it; what clients are told is kept in ``told``."""
 
-    def __init__(self) -> None:
-        self.said: asyncio.Queue[list[bytes]] = asyncio.Queue()
-        self.told: list[tuple[bytes, bytes]] = []
+    pid = _NO_PID
+    is_overdue = False
 
-    async def recv_multipart(self) -> list[bytes]:
-        return await self.said.get()
+    def __init__(self, told: list[Any]) -> None:
+        self._told = told
+        self.ended = asyncio.get_running_loop().create_future()
 
-    def send_multipart(self, frames: list[bytes]) -> None:
-        self.told.append((frames[0], frames[-1]))
+    def tell(self, message: msgspec.Struct) -> None:
+        # As it comes out at the other end.
+        self._told.append(msgspec.msgpack.decode(FrameReader().feed(pack_frame(message))[0]))
+
+    def close(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 # By rank; of the play that runs.

@@ -10,7 +10,7 @@ import json
 import re
 
 from fuzz.supply import Supply
-from hosts.macs import wired
+from hosts.discovery.macs import wired
 
 from phalanx.hosts import Host, to_json
 from phalanx.hosts.discovery import Discovery, DiscoveryError, read_survey, setup_steps

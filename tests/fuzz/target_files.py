@@ -1,4 +1,4 @@
-"""What may lie in files and pipes that we read: a record, a key file, a dump of stacks.
+"""What may lie in files, sockets and pipes that we read: a record, a key file, a dump of stacks.
 
 They are the user's own, and yet any of them may be cut, old, or something else altogether. What
 cannot be read is refused in one line.
@@ -6,7 +6,9 @@ cannot be read is refused in one line.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +20,10 @@ from phalanx.distributed.bootstrap.mpi import read_key
 from phalanx.distributed.connect.endpoints import Share, read_shares
 from phalanx.distributed.mpi.wire import HEADER_NBYTES, Header, describe_mismatch
 from phalanx.errors import DistributedError
-from phalanx.protocol import OUTPUT_GAP, WorkspaceRecord
+from phalanx.protocol import OUTPUT_GAP, ChannelClosed, WorkspaceRecord
+from phalanx.supervisor import boot
 from phalanx.supervisor.health.stacks import looks_whole, parse_dump, place_of
 from phalanx.supervisor.hosts.output_record import read_shown
-from phalanx.supervisor.runtime_dir import _decode
 
 __all__ = ["one"]
 
@@ -48,11 +50,17 @@ def _file(data: bytes) -> str:
 
 
 def _record(supply: Supply) -> None:
+    """What a root says first."""
     if supply.below(2):
-        _refused(lambda: _decode(Path("x"), supply.rest()))
-        return
-    data = msgspec.json.encode(supply.record(WorkspaceRecord))
-    _refused(lambda: _decode(Path("x"), supply.edited(data)))
+        data = supply.rest()
+    else:
+        data = supply.edited(msgspec.msgpack.encode(supply.record(WorkspaceRecord)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(len(data).to_bytes(4, "little") + data)
+        theirs.close()
+        with contextlib.suppress(ValueError, RecursionError, ChannelClosed):
+            _refused(lambda: boot._read_record(ours), is_quoted=True)
 
 
 def _key(supply: Supply) -> None:

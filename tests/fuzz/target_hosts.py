@@ -16,8 +16,8 @@ import msgspec
 from fuzz.quiet import quiet
 from fuzz.stage import actors, staged
 from fuzz.supply import Supply
-from fuzz.target_supervisor import _ROOT, Play, _descriptors, _Failures, encoded, raise_first
-from support.loops import JumpingLoop
+from fuzz.target_supervisor import Play, _descriptors, _Failures, encoded, raise_first
+from support.ranks.loops import JumpingLoop
 
 import phalanx
 from phalanx.protocol import (
@@ -63,7 +63,7 @@ __all__ = ["one"]
 _HERE, _THERE = 0, 1  # ranks
 _OF_RANKS = FromRankEnvelope | RankGone | RankFrozen | FromCommand
 _BOOT = BootOptions(
-    WorldConfig("fuzz", 2), 0, b"", 600.0, "/",
+    WorldConfig("fuzz", 2), 600.0, "/",
     hosts=(HostPlan("a", 1, is_local=True), HostPlan("b", 1)),
     remote=RemoteOptions(launcher="local"),
 )  # fmt: skip
@@ -145,7 +145,7 @@ def _own(supply: Supply) -> bytes:
 
 class _Play(Play):
     def __init__(self) -> None:
-        super().__init__(lambda client: WorkspaceRoot(_BOOT, client, _ROOT))
+        super().__init__(lambda: WorkspaceRoot(_BOOT))
         self.door: Any = self.root._host._server
 
     async def boot(self) -> None:
@@ -184,8 +184,8 @@ class _Play(Play):
 
     def check_samples(self) -> None:
         """Whatever a host says of its ranks, a client can read what becomes of it."""
-        told = [body for _, body in self.client.told if b"samples" in body[:20]]
-        assert all(msgspec.msgpack.decode(body, type=Samples).ranks for body in told)
+        told = [said for said in self.told if said["type"] == "samples"]
+        assert all(msgspec.convert(said, Samples).ranks for said in told)
 
 
 async def _play(loop: JumpingLoop, supply: Supply) -> None:
@@ -196,7 +196,7 @@ async def _play(loop: JumpingLoop, supply: Supply) -> None:
     if running.done():
         running.result()  # why it has ended
     await booting
-    play.says(Hello(phalanx.__version__))
+    play.says(Hello())
     await asyncio.sleep(0)
     for _ in range(_MOST_TURNS):
         if not supply:

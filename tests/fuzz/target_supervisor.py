@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 from fuzz.quiet import quiet
-from fuzz.stage import ClientSocket, actors, staged
+from fuzz.stage import StageClient, actors, staged
 from fuzz.supply import Supply
-from support.loops import JumpingLoop
+from support.ranks.loops import JumpingLoop
 
-import phalanx
 from phalanx.protocol import (
     BootOptions,
     EngineReady,
@@ -29,7 +28,6 @@ from phalanx.protocol import (
     GetTopology,
     Hello,
     Register,
-    RootAddress,
     ToRoot,
     ToSupervisor,
     WorldConfig,
@@ -43,11 +41,10 @@ __all__ = ["Play", "one", "raise_first", "script", "workspace"]
 
 _RANKS = 2
 _QUESTIONS = GetTopology | GetStacks | GetOutput | GetCellStatus
-_CLIENTS = (b"owner", b"other")
+_CLIENTS = ("owner", "other")
 _MOST_TURNS = 24
 _SETTLED_S = 10.0  # of the loop's clock: longer than a cell waits for leave, shorter than a restart
-_BOOT = BootOptions(WorldConfig("fuzz", _RANKS), 0, b"", 600.0, "/")
-_ROOT = RootAddress("tcp://127.0.0.1:1", b"")
+_BOOT = BootOptions(WorldConfig("fuzz", _RANKS), 600.0, "/")
 
 
 class _Failures(logging.Handler):
@@ -63,9 +60,11 @@ class _Failures(logging.Handler):
 class Play:
     """One run of a root: what its clients have asked, and whether it may end."""
 
-    def __init__(self, make_root: Callable[[Any], WorkspaceRoot | ScriptRoot]) -> None:
-        self.client = ClientSocket()
-        self.root = make_root(self.client)
+    def __init__(self, make_root: Callable[[], WorkspaceRoot | ScriptRoot]) -> None:
+        self.told: list[Any] = []
+        self.root = make_root()
+        self._clients = {_CLIENTS[0]: StageClient(self.told)}
+        self.root.on_client(self._clients[_CLIENTS[0]])
         is_script = isinstance(self.root, ScriptRoot)
         self._to_root: Any = scripts.ToScriptRoot if is_script else ToRoot
         self.may_end = False
@@ -88,19 +87,27 @@ class Play:
         actors[rank].hear()  # so that its channel is never full for long
         actors[rank].say(data)
 
-    def says(self, message: msgspec.Struct, identity: bytes = _CLIENTS[0]) -> None:
-        self.client.said.put_nowait([identity, msgspec.msgpack.encode(message)])
+    def says(self, message: msgspec.Struct, name: str = _CLIENTS[0]) -> None:
+        self._send(name, msgspec.msgpack.encode(message))
 
-    def client_says(self, identity: bytes, body: bytes, odd: int = 0) -> None:
-        bodies = {14: [], 15: [body, body]}.get(odd, [body])
-        self.client.said.put_nowait([identity, *bodies])
+    def _send(self, name: str, body: bytes) -> None:
+        """Let a client say something; it connects when it is first needed."""
+        if name not in self._clients:
+            self._clients[name] = StageClient(self.told)
+            self.root.on_client(self._clients[name])
+        self.root.on_request(self._clients[name], body)
+
+    def client_says(self, name: str, body: bytes, odd: int = 0) -> None:
+        times = 2 if odd == 15 else 1
+        for _ in range(times):
+            self._send(name, body)
         try:
             message = msgspec.msgpack.decode(body, type=self._to_root)
         except (ValueError, RecursionError):
             return
-        if odd < 14:
-            self._asked += isinstance(message, _QUESTIONS) and isinstance(self.root, WorkspaceRoot)
-            self.may_end |= type(message).__name__ in {"Stop", "ClientDone"}
+        if isinstance(self.root, WorkspaceRoot) and isinstance(message, _QUESTIONS):
+            self._asked += times
+        self.may_end |= type(message).__name__ == "Stop"
 
     def check(self, loop: JumpingLoop, running: asyncio.Task[None]) -> None:
         raise_first(loop.thrown + _Failures.thrown)
@@ -111,9 +118,8 @@ class Play:
             msg = "it has ended, and nobody has told it to"
             raise AssertionError(msg)
         assert not self.root._over.is_set(), "it ends, and nobody has told it to"
-        told = [msgspec.msgpack.decode(body) for _, body in self.client.told]
-        answers = [said for said in told if said["type"] in _ANSWERS]
-        assert len(answers) >= self._asked, (self._asked, told)
+        answers = [said for said in self.told if said["type"] in _ANSWERS]
+        assert len(answers) >= self._asked, (self._asked, self.told)
 
 
 _ANSWERS = {"topology_is", "stacks_are", "trace_is", "output_is", "cell_status_reply", "failed"}
@@ -133,17 +139,12 @@ def frame_of(supply: Supply, kind: Any) -> bytes:
     return len(body).to_bytes(4, "little") + body
 
 
-def workspace(client: Any) -> WorkspaceRoot:
-    return WorkspaceRoot(_BOOT, client, _ROOT)
+def workspace() -> WorkspaceRoot:
+    return WorkspaceRoot(_BOOT)
 
 
-class _Script(ScriptRoot):
-    def _watch_client(self, pid: int) -> None:
-        """The launcher lives on."""
-
-
-def script(client: Any) -> ScriptRoot:
-    return _Script(scripts.ScriptOptions(_BOOT, ("x",), {}, max_restarts=1), client)
+def script() -> ScriptRoot:
+    return ScriptRoot(scripts.ScriptOptions(_BOOT, ("x",), {}, max_restarts=1))
 
 
 async def _play(loop: JumpingLoop, supply: Supply) -> None:
@@ -155,7 +156,8 @@ async def _play(loop: JumpingLoop, supply: Supply) -> None:
         for rank in range(_RANKS):
             actors[rank].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
     await asyncio.sleep(0.01)
-    play.says(Hello(phalanx.__version__))
+    if not is_script:
+        play.says(Hello())
     await asyncio.sleep(0)
     for _ in range(_MOST_TURNS):
         if not supply:

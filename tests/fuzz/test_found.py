@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 from fuzz.stage import actors, staged
 from fuzz.target_supervisor import Play, raise_first, script, workspace
-from support.loops import JumpingLoop
+from support.ranks.loops import JumpingLoop
 
 import phalanx
 from phalanx.protocol import (
@@ -27,7 +26,6 @@ from phalanx.protocol import (
     Hello,
     Join,
     Register,
-    RootAddress,
     WorldConfig,
     pack_frame,
     scripts,
@@ -46,7 +44,8 @@ def told_by(root, story, *, is_up=True):
         await asyncio.sleep(0)
         for actor in actors.values() if is_up else ():
             actor.say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
-        play.says(Hello(phalanx.__version__))
+        if root is not script:
+            play.says(Hello())
         await asyncio.sleep(0.1)
         await story(play)
         await asyncio.sleep(10)
@@ -54,7 +53,7 @@ def told_by(root, story, *, is_up=True):
         assert not running.done()
         play.root._over.set()
         await running
-        return [msgspec.msgpack.decode(body) for _, body in play.client.told]
+        return play.told
 
     try:
         with staged():
@@ -70,26 +69,18 @@ def answer_to(told, number):
 
 @pytest.mark.parametrize("root", [workspace, script])
 @pytest.mark.parametrize(
-    "frames",
+    "body",
     [
-        [b"\x82\xa4type\xa5hello\xa7version\xa1\xff"],  # a text that is no UTF-8
-        [b"\x81\xa4type\xa4stop", b"and more"],
-        [],
+        b"\x82\xa4type\xacget_topology\xa2id\xa1\xff",  # a text that is no UTF-8
+        b"\x81\xa4type\xa4stop",
+        b"",
     ],
 )
-def test_what_is_no_message_of_ours_ends_no_workspace(root, frames):
+def test_what_is_no_message_of_ours_ends_no_workspace(root, body):
     async def story(play):
-        play.client.said.put_nowait([b"other", *frames])
+        play.client_says("owner", body)
 
     told_by(root, story)
-
-
-def test_a_client_of_an_impossible_process_is_not_understood():
-    async def story(play):
-        play.says(Hello(phalanx.__version__, pid=1 << 63, mode="take"), b"other")
-        play.says(GetTopology(7))
-
-    assert answer_to(told_by(workspace, story), 7)["type"] == "topology_is"
 
 
 def test_a_cell_for_a_rank_that_is_not_there_is_refused():
@@ -174,7 +165,7 @@ def test_a_rank_that_takes_no_answers_holds_nobody_up():
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_frozen_rank_ends_the_epoch_only_if_others_may_wait_for_it(size):
-    options, found = BootOptions(WorldConfig("frozen", size), 0, b"", 600.0, "/"), []
+    options, found = BootOptions(WorldConfig("frozen", size), 600.0, "/"), []
 
     async def story(play):
         play.says(BeginCell(3, "a", tuple(range(size))))
@@ -182,5 +173,5 @@ def test_a_frozen_rank_ends_the_epoch_only_if_others_may_wait_for_it(size):
         play.root.on_frozen(0, "has been stopped")
         found.append(play.root._host.abort_reason(1))
 
-    told_by(lambda client: WorkspaceRoot(options, client, RootAddress("", b"")), story)
+    told_by(lambda: WorkspaceRoot(options), story)
     assert [reason is not None for reason in found] == [size > 1]

@@ -5,7 +5,6 @@ Each test takes over the kernels and the ranks of the test before.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -18,12 +17,12 @@ import pytest
 from support.inside import ask_root, root_pid_code
 from support.notebooks.kernel_driver import KernelDriver, RunningCell
 from support.patience import ASKED_TOGETHER, TOGETHER
-from support.processes import wait_gone
+from support.programs.processes import wait_gone
 from support.promise import BOUND_S
 from support.waiting import wait_until
 
 from phalanx.protocol import GetTopology
-from phalanx.workspace import list_workspaces, stop_workspace
+from phalanx.workspace import free_workspaces, list_workspaces, stop_workspace
 
 pytestmark = pytest.mark.slow
 
@@ -84,8 +83,8 @@ class Notebooks:
 
         Before that, nobody else can attach, and it takes what the ranks show for seen.
         """
-        record = self._folder / "phalanx" / "ours.json"
-        wait_until(lambda: not json.loads(record.read_text())["owner_pid"], "the ranks are free")
+        with self.folder():
+            wait_until(lambda: free_workspaces() == ("ours",), "the ranks are free")
 
     def kill(self, kernel: KernelDriver) -> None:
         """Kill a kernel, and wait until its ranks are free."""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from IPython.core.error import UsageError
-from support.worlds import make_world
+from support.ranks.worlds import make_world
 
 from phalanx import widgets
 from phalanx.errors import DistributedError
@@ -294,7 +294,7 @@ def test_lost_ranks_are_not_stopped_but_told_of():
 
 
 def test_a_wait_is_told_of_after_ten_seconds():
-    """The line itself is held in workspace/test_stacks.py, with a shorter time."""
+    """The line itself is held in workspace/watching/test_stacks.py, with a shorter time."""
     assert checked_options(2, None, 0.0, 5.0, "any").slow_operation_s == 10.0
     names, defaults = BootOptions.__struct_fields__, BootOptions.__struct_defaults__
     assert dict(zip(names[::-1], defaults[::-1], strict=False))["slow_operation_s"] == 10.0

@@ -10,7 +10,7 @@ from support.notebooks.notebook_kernel import NotebookKernel
 from support.own_frames import own_frames
 from support.patience import TOGETHER, shown_at_once
 from support.promise import PATIENCE_S, within
-from support.tiers import deep_but
+from support.runs.tiers import deep_but
 
 from phalanx.workspace import parse_ranks
 
@@ -658,26 +658,26 @@ def test_forked_children_end_by_sigterm(ranks):
 
 
 def test_a_stop_interrupts_what_the_cell_has_started(ranks):
-    shell = "trap 'echo trapped; exit 7' INT; while :; do sleep 0.01; done"
+    shell = "trap 'echo trapped; exit 7' INT; echo go; while :; do sleep 0.01; done"
     code = (
         f"{FORKS}import subprocess\n"
         "def wait_long():\n"
-        "    try: time.sleep(600)\n"
+        "    try:\n        print('go', flush=True)\n        time.sleep(600)\n"
         "    except KeyboardInterrupt: sys.exit(8)\n"
         "child = forks.Process(target=wait_long)\nchild.start()\n"
-        f'shell = subprocess.Popen(["sh", "-c", "echo go; {shell}"])\n'
+        f'shell = subprocess.Popen(["sh", "-c", "{shell}"])\n'
         "try: shell.wait()\n"
         "except KeyboardInterrupt:\n"
         "    child.join()\n"
         "    print(shell.wait(), child.exitcode)\n    raise\n"
     )
     cell = ranks.submit(f"%%distributed --ranks 1\n{code}")
-    cell.until(lambda result: "go" in result.stdout)
+    cell.until(lambda result: result.stdout.count("go") == 2)
     with within(PATIENCE_S):
         ranks.interrupt()
         result = cell.result()
     assert result.error.startswith("KeyboardInterrupt")
-    assert result.stdout.splitlines() == ["[1] go", "[1] trapped", "[1] 7 8"]
+    assert result.stdout.splitlines() == ["[1] go", "[1] go", "[1] trapped", "[1] 7 8"]
 
 
 def test_a_forked_child_that_reaches_the_end_of_its_cell_ends(ranks):

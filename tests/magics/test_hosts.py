@@ -16,7 +16,7 @@ from support.patience import TOGETHER
 
 pytestmark = pytest.mark.slow
 
-SAVED = Path(__file__).parents[1] / "hosts" / "saved"
+SAVED = Path(__file__).parents[1] / "hosts" / "discovery" / "saved"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from support.notebooks.kernel_driver import KernelDriver
 from support.notebooks.notebook_kernel import NotebookKernel
 from support.own_frames import own_frames
 from support.patience import ASKED_TOGETHER, TOGETHER
-from support.processes import wait_gone
+from support.programs.processes import wait_gone
 from support.promise import BOUND_S, within
 
 from phalanx.workspace import parse_ranks

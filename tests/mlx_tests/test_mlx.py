@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from distributed.farm import Farm
+from distributed.farm.farm import Farm
 from mlx_tests.run import ADAPTER_PLAN, PLAN, run_file
-from support.tiers import deep_but
+from support.runs.tiers import deep_but
 
 CHECKOUT_VARIABLE = "PHALANX_MLX_CHECKOUT"
 CASES = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn import fully_shard_cells as cells
-from support.tiers import deep, examples, pairwise
+from support.runs.tiers import deep, examples, pairwise
 
 pytest.importorskip("mlx.core")
 

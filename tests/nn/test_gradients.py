@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn import gradient_cells as cells
-from support.tiers import examples, pairwise
+from support.runs.tiers import examples, pairwise
 
 import phalanx as px
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 from nn.test_steps import weights
-from support.launching import launch, write_script
-from support.tiers import deep_but
+from support.programs.launching import launch, write_script
+from support.runs.tiers import deep_but
 
 from phalanx.errors import RankFailure
 from phalanx.workspace import Workspace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.launching import launch, write_script
+from support.programs.launching import launch, write_script
 
 pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow

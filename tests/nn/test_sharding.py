@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn import sharding_cells as cells
-from support.tiers import examples, pairwise
+from support.runs.tiers import examples, pairwise
 
 pytest.importorskip("mlx.core")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from notebooks.many_hosts import NOTEBOOK, WIDGET, execute
 from support.promise import PATIENCE_S
-from support.tiers import deep, deep_but
+from support.runs.tiers import deep, deep_but
 
 from phalanx.workspace import parse_ranks
 

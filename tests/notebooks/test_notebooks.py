@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support.notebooks.kernel_driver import CellResult, KernelDriver
 from support.notebooks.tutorials import run_tutorial_cell, who_said
-from support.tiers import deep
+from support.runs.tiers import deep
 
 _FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 _NOTEBOOKS = sorted(_FOLDER.glob("0*.ipynb"))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from notebooks.test_notebooks import _FOLDER, _of, _pictures, _read, _run_all
-from support.tiers import deep
+from support.runs.tiers import deep
 
 
 @pytest.fixture(scope="module")

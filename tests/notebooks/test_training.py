@@ -8,7 +8,7 @@ import pytest
 from notebooks.test_notebooks import _FOLDER, Done, _of, _pictures, _read, _run_all
 from support.notebooks.kernel_driver import CellResult
 from support.notebooks.tutorials import who_said
-from support.tiers import deep_but
+from support.runs.tiers import deep_but
 
 _DATA, _TENSOR, _TUNE = "06_data_parallel", "07_tensor_parallel", "08_fine_tune"
 # For each tutorial: modules besides Phalanx, number of ranks, kinds of rich output.

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.tiers import examples
+from support.runs.tiers import examples
 
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.rank import MissingInput, RankInputLog

@@ -20,7 +20,6 @@ import psutil
 import zmq
 from jupyter_client.session import Session
 
-import phalanx
 from phalanx.protocol import Hello
 
 Address = tuple[str, int] | str  # of tcp, or a name of a Unix socket (in no file system)
@@ -133,8 +132,7 @@ def learned(sock: socket.socket) -> bytes:
 
 def requests(path: Path, key: bytes, engine: str) -> list[list[bytes]]:
     """Messages that would be answered, take the workspace or make ``path`` if they were obeyed."""
-    take = Hello(phalanx.__version__, os.getpid(), "take")
-    messages = [[msgspec.msgpack.encode(hello)] for hello in (Hello("0"), take)]
+    messages = [[msgspec.msgpack.encode(Hello(is_taking=take))] for take in (False, True)]
     for session in (Session(key=b""), Session(key=key)):
         code = {"code": f"open({str(path)!r}, 'w')", "silent": False, "allow_stdin": False}
         for kind, content in [("execute_request", code), ("apply_request", {})]:
@@ -149,15 +147,13 @@ def requests(path: Path, key: bytes, engine: str) -> list[list[bytes]]:
 class ZmqStranger:
     """Speaks zmq to addresses, with all kinds of sockets and with keys of its own.
 
-    It has no key, or one pair for a server that it does not know, or for the right one.
+    It has no key, or one pair for a server that it does not know.
     """
 
     KINDS = (zmq.DEALER, zmq.SUB, zmq.PUB, zmq.ROUTER, zmq.REQ)
 
-    def __init__(
-        self, addresses: list[Address], messages: list[list[bytes]], server_key: bytes = b""
-    ) -> None:
-        servers = [b"", zmq.curve_keypair()[0], *([server_key] if server_key else [])]
+    def __init__(self, addresses: list[Address], messages: list[list[bytes]]) -> None:
+        servers = [b"", zmq.curve_keypair()[0]]
         self._context = zmq.Context()
         self._sockets = []
         for address in addresses:

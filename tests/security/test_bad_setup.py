@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from support.launching import launch, write_script
 from support.own_frames import own_frames
+from support.programs.launching import launch, write_script
 from support.promise import PATIENCE_S, within
-from support.tiers import deep
+from support.runs.tiers import deep
 
 from phalanx.errors import RankFailure
 from phalanx.workspace import Workspace

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 from security.strangers import scanner
-from support.launching import LAUNCH
-from support.tiers import deep_but
+from support.programs.launching import LAUNCH
+from support.runs.tiers import deep_but
 
 # What each rank of a job runs: its job's number is in every sum, so that a stranger's would show.
 JOB = textwrap.dedent(

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import math
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
 import pytest
-import zmq
 from support.promise import PATIENCE_S
 
-from phalanx.protocol import FromRoot, ToRoot, WatchSamples
-from phalanx.supervisor import find_record
+from phalanx.protocol import FromRoot, ToRoot, WatchSamples, pack_frame, read_frame
+from phalanx.supervisor import find_root
 from phalanx.supervisor.hosts.agent import HostAgent
 from phalanx.workspace import Workspace
 from phalanx.workspace.connection.root_client import RootClient
@@ -33,7 +33,6 @@ __all__ = [
     "lose_callback_ends_code",
     "n_unanswered",
     "replace_step",
-    "root_address",
     "root_client",
     "root_client_of",
     "root_pid",
@@ -66,17 +65,14 @@ def replace_step(
 
 def ask_root(name: str, question: ToRoot) -> Any:
     """Ask the root of a workspace without owning it, and return its answer."""
-    record = find_record(name)
-    assert record is not None, f"there is no workspace {name}"
-    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
-        sock.linger = 0
-        sock.curve_serverkey = record.public_key
-        sock.curve_publickey = record.client_public_key
-        sock.curve_secretkey = record.client_secret_key
-        sock.connect(record.endpoint)
-        sock.send(msgspec.msgpack.encode(question))
-        assert sock.poll(PATIENCE_S * 1000), f"no answer to {question}"
-        return msgspec.msgpack.decode(sock.recv(), type=FromRoot)
+    root = find_root(name)
+    assert root is not None, f"there is no workspace {name}"
+    try:
+        root.sock.settimeout(PATIENCE_S)
+        root.sock.sendall(pack_frame(question))
+        return msgspec.msgpack.decode(read_frame(root.sock), type=FromRoot)
+    finally:
+        root.abandon()
 
 
 def root_client(ws: Any) -> RootClient:
@@ -97,11 +93,6 @@ def root_pid_code(ws: str) -> str:
 def begin_cell_code(ws: str) -> str:
     """Return an expression that begins a cell of ranks 0 and 1 and sends it to nobody."""
     return f"{ws}._root.begin_cell('lost', (0, 1))"
-
-
-def root_address(ws: Any) -> Any:
-    """Return where clients reach a workspace's root supervisor, with its public key."""
-    return ws._root._root.address
 
 
 def root_process(ws: Any) -> subprocess.Popen[bytes]:
@@ -147,9 +138,11 @@ def send_again(ws: Any, cell: Any, rank: int) -> None:
 
 
 def root_client_of(root: Any) -> RootClient:
-    """Make a client of a supervisor that the test plays."""
+    """Make a client of a supervisor that the test plays, and that has ended."""
     client = RootClient.__new__(RootClient)
     client._root = root
+    client._has_ended = threading.Event()
+    client._has_ended.set()
     return client
 
 

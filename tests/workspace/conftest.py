@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from support.gates import Gate
+from support.runs.gates import Gate
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import Workspace

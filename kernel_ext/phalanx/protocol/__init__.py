@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
+from .channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame, read_frame
 from .client import (
     GRACE_S,
     AddStartupCell,
@@ -15,7 +15,6 @@ from .client import (
     CellAllowed,
     CellStatus,
     CellStatusReply,
-    Detach,
     Failed,
     FromRoot,
     GetCellStatus,
@@ -36,7 +35,6 @@ from .client import (
     ReplacementsReady,
     Restart,
     Restarted,
-    RootAddress,
     StacksAre,
     Stop,
     Stopped,
@@ -194,7 +192,6 @@ __all__ = [
     "Completed",
     "CopyNames",
     "DebuggerSays",
-    "Detach",
     "EngineReady",
     "EnterWorld",
     "Entered",
@@ -264,7 +261,6 @@ __all__ = [
     "ReplacementsReady",
     "Restart",
     "Restarted",
-    "RootAddress",
     "Samples",
     "Span",
     "SplitClosed",
@@ -297,6 +293,7 @@ __all__ = [
     "format_ranks",
     "name_ranks",
     "pack_frame",
+    "read_frame",
     "say_busy",
     "say_killed",
     "say_killed_at_once",

@@ -1,4 +1,4 @@
-"""Carry framed messages between a rank and its supervisor.
+"""Carry framed messages between a supervisor and its ranks or clients.
 
 The connection is a stream socket. A frame is a 4-byte little-endian length and one MessagePack
 record of a known type. Any other data ends the channel.
@@ -35,8 +35,32 @@ def pack_frame(message: msgspec.Struct) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def read_frame(sock: socket.socket) -> bytes:
+    """Read one frame from a blocking socket, and no byte more.
+
+    Raises
+    ------
+    ChannelClosed
+        The other side is gone.
+    TimeoutError
+        As the socket's timeout says.
+    """
+    (length,) = _LENGTH.unpack(_read(sock, _LENGTH.size))
+    return _read(sock, length)
+
+
+def _read(sock: socket.socket, nbytes: int) -> bytes:
+    data = b""
+    while len(data) < nbytes:
+        piece = sock.recv(nbytes - len(data))
+        if not piece:
+            raise ChannelClosed(_GONE)
+        data += piece
+    return data
+
+
 class FrameReader:
-    """Cut received bytes into frames.
+    """Cut received bytes into frames of at most ``most_nbytes``.
 
     Examples
     --------
@@ -47,7 +71,8 @@ class FrameReader:
     ([], 1)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_nbytes: int = MAX_FRAME) -> None:
+        self._most_nbytes = most_nbytes
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -56,14 +81,14 @@ class FrameReader:
         Raises
         ------
         ValueError
-            A frame says it is longer than `MAX_FRAME`.
+            A frame says it is longer than that.
         """
         self._buffer += data
         bodies = []
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME:
-                msg = f"a frame of {length} bytes on a rank's channel (at most {MAX_FRAME})"
+            if length > self._most_nbytes:
+                msg = f"a frame of {length} bytes (at most {self._most_nbytes})"
                 raise ValueError(msg)
             if len(self._buffer) < _LENGTH.size + length:
                 break

@@ -6,11 +6,11 @@ Docstrings say the sender first: "Client: ..." or "Root: ...".
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from .rank import CellEnded, LineNeed, Pid, RankNews, RankOrder, TypedLine, WorldConfig
+from .rank import CellEnded, LineNeed, RankNews, RankOrder, TypedLine, WorldConfig
 from .records import (
     BootProgress,
     HostClock,
@@ -25,14 +25,14 @@ from .records import (
 GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
 
 
-class WorkspaceRecord(msgspec.Struct, frozen=True):
-    """Record of a running workspace, which its root writes.
+class WorkspaceRecord(msgspec.Struct, frozen=True, tag="workspace"):
+    """Root: say which workspace this is, first on each connection.
 
-    The user's other processes read the record. Unknown fields are accepted, so that a record of
-    another version can be named in an error. ``owner_pid`` is the process that uses the workspace,
-    0 for none. ``ends_at`` (on the clock of `time.time`) is when the ranks end unless a client
-    attaches before. ``is_detached``: the ranks stay when the owner exits in order. A stop takes
-    ``grace_s`` seconds at most. ``cut_off`` is written last: the ranks that a stop has killed.
+    Unknown fields are accepted, so that a workspace of another version can be named in an error.
+    ``owner_pid`` is the process that uses the workspace, 0 for none. ``ends_at`` (on the clock of
+    `time.time`) is when the ranks end unless a client attaches before. ``is_detached``: the ranks
+    stay when the owner exits in order. A stop takes ``grace_s`` seconds at most. ``is_silent``: the
+    root did not answer, and only its name and process are known.
     """
 
     version: str
@@ -40,20 +40,12 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     size: int
     pid: int
     started: float
-    endpoint: str = ""
-    public_key: bytes = b""
-    client_public_key: bytes = b""
-    client_secret_key: bytes = b""
     owner_pid: int = 0
     ends_at: float | None = None
     is_stopping: bool = False
     is_detached: bool = False
     grace_s: float = GRACE_S
-    cut_off: str = ""
-
-    def __repr__(self) -> str:
-        """Return a text without keys, for logs and tracebacks."""
-        return f"WorkspaceRecord(name={self.name!r}, size={self.size}, pid={self.pid}, ...)"
+    is_silent: bool = False
 
 
 class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,10 +161,6 @@ class OutputIs(msgspec.Struct, frozen=True, tag="output_is", forbid_unknown_fiel
     left_out_lines: int
 
 
-class Detach(msgspec.Struct, frozen=True, tag="detach", forbid_unknown_fields=True):
-    """Client: detach and keep the ranks; start the linger clock."""
-
-
 class AttachRefused(msgspec.Struct, frozen=True, tag="attach_refused", forbid_unknown_fields=True):
     """Root: refuse to attach this client; ``message`` says why in one line."""
 
@@ -182,7 +170,10 @@ class AttachRefused(msgspec.Struct, frozen=True, tag="attach_refused", forbid_un
 class OwnershipTransferred(
     msgspec.Struct, frozen=True, tag="ownership_transferred", forbid_unknown_fields=True
 ):
-    """Root: another process, ``pid``, has taken over this workspace."""
+    """Root: another process, ``pid``, has taken over this workspace.
+
+    ``pid`` -1: no process has, but this client did not take what the root sent.
+    """
 
     pid: int
 
@@ -190,55 +181,40 @@ class OwnershipTransferred(
 class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options that a root supervisor reads first on its standard input.
 
-    ``client_pid`` is the process of the client: its end starts the linger clock of ``linger_s``
-    seconds. An operation that lasts ``slow_operation_s`` seconds is reported once. ``record_fd`` is
-    the locked file of the `WorkspaceRecord` at ``record_path``; -1: no record, so that no process
-    can find the workspace. ``client_secret_key`` is written into the record. ``auto_restart``:
+    The standard input is a socket, and its other end is the first client. The end of a client starts
+    the linger clock of ``linger_s`` seconds. A name that is not ``is_named`` gets a number if it is
+    taken. An operation that lasts ``slow_operation_s`` seconds is reported once. ``auto_restart``:
     replace a dead rank without a request. ``is_detached``: the ranks stay when a client exits in
-    order; the record says so as well. ``hosts`` is empty if all ranks run on this machine; else
-    ``world.size`` is the sum of the ranks of the hosts, and ``remote`` says how to start the hosts.
-    ``grace_s`` is the time that ranks have to end (of a script: also to handle the failure of
-    another rank, and between a signal and the next, harder one).
+    order. ``hosts`` is empty if all ranks run on this machine; else ``world.size`` is the sum of the
+    ranks of the hosts, and ``remote`` says how to start the hosts. ``grace_s`` is the time that ranks
+    have to end (of a script: also to handle the failure of another rank, and between a signal and
+    the next, harder one). The root itself sets ``socket_path``, where other clients find it.
     """
 
     world: WorldConfig
-    client_pid: int
-    client_public_key: bytes
     linger_s: float
     cwd: str
     slow_operation_s: float = 10.0
-    client_secret_key: bytes = b""
-    record_fd: int = -1
-    record_path: str = ""
+    is_named: bool = False
     auto_restart: bool = False
     is_detached: bool = False
     hosts: tuple[HostPlan, ...] = ()
     remote: RemoteOptions = RemoteOptions()
     grace_s: float = GRACE_S
+    socket_path: str = ""
 
     def __repr__(self) -> str:
         """Return a text without keys, for logs and tracebacks."""
         return f"BootOptions(world={self.world}, ...)"
 
 
-class RootAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """First output line of a root: its address and public CURVE key."""
-
-    endpoint: str
-    public_key: bytes
-
-
 class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
     """Client: attach, and ask for `Booted` when all ranks are up.
 
-    ``pid`` is the process of the client: its end starts the linger clock. A workspace has one
-    owner. Mode ``take`` takes the workspace over from a living owner. ``pid_namespace`` is the one in which ``pid`` counts; 0: the root's.
+    A workspace has one owner. ``is_taking``: take the workspace over from a living owner.
     """
 
-    version: str
-    pid: Pid = 0
-    mode: Literal["own", "take"] = "own"
-    pid_namespace: int = 0
+    is_taking: bool = False
 
 
 class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fields=True):
@@ -460,7 +436,6 @@ ToRoot = (
     | GetOutput
     | AddStartupCell
     | ReplacementsReady
-    | Detach
     | Restart
     | Stop
     | WatchSamples

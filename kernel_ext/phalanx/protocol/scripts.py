@@ -1,6 +1,6 @@
 """Define the messages between a script's launcher and its root supervisor.
 
-`Hello`, `GetStacks`, `StacksAre`, `BootProgress` and `Notice` are the same as for workspaces.
+`GetStacks`, `StacksAre`, `BootProgress` and `Notice` are the same as for workspaces.
 Flow control: each piece of output or input has a cost. The receiver acknowledges the cost when it
 has processed the piece. A sender waits while `WINDOW_COST` is unacknowledged, so memory is bounded
 on both sides.
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .client import BootOptions, GetStacks, Hello, Notice, StacksAre
+from .client import BootOptions, GetStacks, Notice, StacksAre
 from .rank import Amount
 from .records import BootProgress
 
@@ -63,10 +63,6 @@ class Input(msgspec.Struct, frozen=True, tag="input", forbid_unknown_fields=True
     """Client: input for every rank; empty bytes end the input."""
 
     data: bytes
-
-
-class ClientDone(msgspec.Struct, frozen=True, tag="client_done", forbid_unknown_fields=True):
-    """Client: all messages have arrived; end."""
 
 
 class Started(msgspec.Struct, frozen=True, tag="started", forbid_unknown_fields=True):
@@ -149,7 +145,7 @@ class AllEnded(msgspec.Struct, frozen=True, tag="all_ended", forbid_unknown_fiel
         )
 
 
-ToScriptRoot = Hello | OutputTaken | Input | GetStacks | ClientDone
+ToScriptRoot = OutputTaken | Input | GetStacks
 FromScriptRoot = (
     BootProgress
     | Started

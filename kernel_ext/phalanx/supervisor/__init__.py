@@ -6,7 +6,7 @@ or find a running one.
 
 from __future__ import annotations
 
-from .boot import FoundRoot, RootProcess, launch_root
+from .boot import RootProcess, find_root, launch_root, list_records
 from .launchers.remote_command import (
     HostUnreachable,
     LaunchSpec,
@@ -22,32 +22,27 @@ from .processes.system import (
     allow_descriptors,
     needed_descriptors,
     open_pidfd,
-    pid_namespace,
     threads_each,
     usable_cores,
 )
-from .runtime_dir import check_name, claim_name, find_record, kept_record, list_records
+from .runtime_dir import check_name
 
 __all__ = [
     "THREADS_VARIABLE",
-    "FoundRoot",
     "HostUnreachable",
     "LaunchSpec",
     "RemoteCommand",
     "RootProcess",
     "allow_descriptors",
     "check_name",
-    "claim_name",
     "exit_reason",
     "far_script",
-    "find_record",
+    "find_root",
     "job_folder",
-    "kept_record",
     "launch_root",
     "list_records",
     "needed_descriptors",
     "open_pidfd",
-    "pid_namespace",
     "ssh_launch",
     "start_words",
     "threads_each",

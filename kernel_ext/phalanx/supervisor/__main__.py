@@ -1,31 +1,28 @@
 """Run a supervisor: `python -m phalanx.supervisor [script | host [KEY] | job FOLDER]`.
 
 Without a role, or as ``script``, the process is a root supervisor. It reads one line of options
-from standard input, answers with its address on standard output, and serves one workspace or one
-script launcher. ``host`` serves its root; a host started by a batch system (``KEY``) reads its
-options from a file. ``job`` starts the hosts of a batch job. Programs start these processes, not
-users.
+from standard input, which is a socket, and serves one workspace or one script launcher there.
+``host`` serves its root; a host started by a batch system (``KEY``) reads its options from a file.
+``job`` starts the hosts of a batch job. Programs start these processes, not users.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
-import zmq
-import zmq.asyncio
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import USER_SIGNALS, BootOptions, RootAddress
+from phalanx.protocol import USER_SIGNALS, BootFailed, BootOptions, pack_frame
 from phalanx.protocol.os_text import decode_options
 from phalanx.protocol.scripts import ScriptOptions
 
-from .engine.curve import only_client
 from .processes.system import (
     allow_descriptors,
     check_loopback,
@@ -33,71 +30,61 @@ from .processes.system import (
     save_address_space,
     stripe_sockets,
 )
-from .runtime_dir import RecordFile
+from .runtime_dir import Claim, claim_name
 
-# Limits on an unauthenticated client: a descriptor for this long (libzmq's default: 30 s), and a
-# message of this size (libzmq's default: any). Our client sends input in pieces of at most 64 KiB.
-_HANDSHAKE_MS = 5000
-_MESSAGE_MAX_NBYTES = 4 << 20
+if TYPE_CHECKING:
+    from .root.script_root import ScriptRoot
+    from .root.workspace_root import WorkspaceRoot
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _SIGNALS = (signal.SIGINT, *_ENDING)
 _OF_SCRIPTS = (*_SIGNALS, *USER_SIGNALS)
 
 
-async def _serve(options: BootOptions | ScriptOptions) -> None:
-    public_key, secret_key = zmq.curve_keypair()
-    boot = options.boot if isinstance(options, ScriptOptions) else options
-    with zmq.asyncio.Context() as context, only_client(context, boot.client_public_key):
-        client = context.socket(zmq.ROUTER)
-        client.linger = 500  # ms: time to send the last message (`Stopped`)
-        client.sndhwm = client.rcvhwm = 0  # at a limit a ROUTER drops; bounds are elsewhere
-        client.handshake_ivl, client.maxmsgsize = _HANDSHAKE_MS, _MESSAGE_MAX_NBYTES
-        client.curve_server = True
-        client.curve_publickey, client.curve_secretkey = public_key, secret_key
-        port = client.bind_to_random_port("tcp://127.0.0.1")
-        address = RootAddress(f"tcp://127.0.0.1:{port}", public_key)
-        _answer(address)
-        try:
-            if isinstance(options, ScriptOptions):
-                await _run_script(options, client)
-            else:
-                await _run_workspace(options, client, address)
-        finally:
-            client.close()
-
-
-async def _run_workspace(
-    options: BootOptions, client: zmq.asyncio.Socket, address: RootAddress
+async def _serve(
+    options: BootOptions | ScriptOptions, first: socket.socket, claim: Claim | None
 ) -> None:
-    from .root.workspace_root import WorkspaceRoot
+    from .root.clients import Client
 
-    root = WorkspaceRoot(options, client, address)
-    for number in _ENDING:
-        asyncio.get_running_loop().add_signal_handler(number, root.stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    loop = asyncio.get_running_loop()
+    root: WorkspaceRoot | ScriptRoot
+    if isinstance(options, ScriptOptions):
+        from .root.script_root import ScriptRoot
+
+        root = ScriptRoot(options)
+        # The launcher forwards these signals. (A handler, because ranks would inherit SIG_IGN.)
+        for number in _OF_SCRIPTS:
+            loop.add_signal_handler(number, root.on_signal, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_SCRIPTS)
+    else:
+        from .root.workspace_root import WorkspaceRoot
+
+        root = WorkspaceRoot(options, claim)
+        for number in _ENDING:
+            loop.add_signal_handler(number, root.stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    await loop.connect_accepted_socket(lambda: Client(root), first)
+    if claim is not None:
+        await loop.create_unix_server(lambda: Client(root), sock=claim.sock)
     await root.run()
 
 
-async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
-    from .root.script_root import ScriptRoot
-
-    root = ScriptRoot(options, client)
-    # The launcher forwards these signals. (A handler, because ranks would inherit SIG_IGN.)
-    for number in _OF_SCRIPTS:
-        asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_SCRIPTS)
-    await root.run()
-
-
-def _answer(address: RootAddress) -> None:
-    """Write the address, then close the pipe: nobody reads it again."""
-    sys.stdout.buffer.write(msgspec.json.encode(address) + b"\n")
-    sys.stdout.buffer.flush()
-    null = os.open(os.devnull, os.O_RDWR)
+def _take_stdin() -> socket.socket:
+    """Return the socket that is the standard input, and empty the latter."""
+    sock = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    os.dup2(null, 1)
     os.close(null)
+    return sock
+
+
+def _claim(options: BootOptions, first: socket.socket) -> Claim:
+    """Claim the workspace's name, or tell the client why that is refused."""
+    try:
+        return claim_name(options.world.name, is_fixed=options.is_named)
+    except DistributedError as error:
+        first.sendall(pack_frame(BootFailed(str(error))))
+        sys.exit(1)
 
 
 def main() -> None:
@@ -130,6 +117,7 @@ def main() -> None:
     else:
         options = decode_options(line, BootOptions)
     boot = options.boot if isinstance(options, ScriptOptions) else options
+    first, claim = _take_stdin(), None
     try:
         here = [plan for plan in boot.hosts if plan.is_local]
         elsewhere = boot.world.size - sum(plan.ranks for plan in here) if here else 0
@@ -138,13 +126,17 @@ def main() -> None:
         allow_descriptors(boot.world.size, sockets)
         check_loopback()
         save_address_space()
-        asyncio.run(_serve(options))
+        if isinstance(options, BootOptions):
+            claim = _claim(options, first)
+            world = msgspec.structs.replace(options.world, name=claim.name)
+            options = msgspec.structs.replace(options, world=world, socket_path=str(claim.path))
+        asyncio.run(_serve(options, first, claim))
     except (DistributedError, OSError, MemoryError) as error:
-        if boot.record_path:  # the root may have failed before it took over the record
-            with contextlib.suppress(OSError):
-                RecordFile(boot.record_fd, boot.record_path).close()
         # A resource that the machine refuses is no bug: one line of text, which the parent shows.
         sys.exit(f"it cannot run here: {error}")
+    finally:
+        if claim is not None:
+            claim.release()
     leave()
 
 

@@ -1,87 +1,125 @@
-"""Start a root supervisor, or find a running one.
-
-Both classes give a caller the root's address, signals and exit. The caller then talks to the root
-over zmq.
-"""
+"""Start a root supervisor, or find a running one."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootOptions, RootAddress, WorkspaceRecord
+from phalanx.protocol import (
+    BootFailed,
+    BootOptions,
+    ChannelClosed,
+    WorkspaceRecord,
+    read_frame,
+)
 from phalanx.protocol.os_text import encode_options
 from phalanx.protocol.scripts import ScriptOptions
 
 from .processes.child import exit_reason
-from .processes.system import open_pidfd, signal_pidfd
+from .processes.system import open_pidfd, peer_of, signal_pidfd
+from .runtime_dir import check_name, connect, socket_paths
 
 _END_S = 1.0  # wait for the exit of a process that has closed its output
+_LIST_S = 2.0  # a root answers in milliseconds, unless it or the machine is very busy
+_FIND_S = 10.0
 
 
 class RootProcess:
-    """Hold a root supervisor started by this process."""
+    """Hold a connection to a root supervisor, and its process.
+
+    ``record`` is the root's first message, which has been read from ``sock``. A process that has
+    started the root gives ``popen`` and the file of its output, ``log``.
+    """
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], address: RootAddress, log: IO[bytes]
+        self,
+        sock: socket.socket,
+        record: WorkspaceRecord,
+        popen: subprocess.Popen[bytes] | None = None,
+        log: IO[bytes] | None = None,
     ) -> None:
+        self.sock = sock
+        self.record = record
+        self.pid = record.pid
         self._popen = popen
         self._log = log
-        self.address = address
-        self.pid = popen.pid
+        self._pidfd = open_pidfd(self.pid) if self.pid else -1  # 0: of another pid namespace
 
-    def poll(self) -> int | None:
-        """Return the exit status; None while the process runs."""
-        return self._popen.poll()
+    def has_ended(self, timeout_s: float) -> bool:
+        """Wait for the process; whether it has ended or cannot be seen."""
+        if self._pidfd < 0:
+            return True
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
 
     def signal(self, number: int) -> None:
         """Send the process a signal; do nothing if it has ended."""
-        self._popen.send_signal(number)
-
-    def wait(self) -> int:
-        """Wait for the process to end; return its exit status."""
-        return self._popen.wait()
+        if self._popen is not None:
+            self._popen.send_signal(number)
+        elif self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal_pidfd(self._pidfd, self.pid, number)
 
     def last_output(self) -> str:
-        """Return the signal that ended the process, and its last output."""
+        """Return the signal that ended the process, and its last output.
+
+        Only the process that has started the root knows that; "" for others.
+        """
+        if self._popen is None or self._log is None:
+            return ""
+        self.has_ended(_END_S)
         return _last_output(self._popen.poll(), self._log)
 
     def let_go(self) -> None:
-        """Let the root run on without this object."""
-        self._log.close()
+        """Let the root run on without this object; idempotent."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._log is not None:
+            self._log.close()
+        popen, self._popen = self._popen, None
+        if popen is not None and popen.poll() is None:
+            with suppress(RuntimeError):  # at the end of the interpreter nobody has to reap it
+                threading.Thread(target=popen.wait, name="phalanx-reap", daemon=True).start()
 
     def close(self, timeout_s: float) -> None:
         """Wait for the process to end, then kill it after ``timeout_s``; idempotent.
 
         The caller has already asked the root to end.
         """
-        try:
-            self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
+        if not self.has_ended(timeout_s):
+            self.signal(signal.SIGKILL)
+            self.has_ended(_END_S)
+        if self._popen is not None:
             self._popen.wait()
-        self._log.close()
+        self.let_go()
+
+    def abandon(self) -> None:
+        """Give up a root that cannot be used.
+
+        A root that was started here ends.
+        """
+        self.sock.close()
+        if self._popen is not None:
+            self.close(0.0)
+        self.let_go()
 
 
-def launch_root(
-    options: BootOptions | ScriptOptions,
-    *,
-    timeout_s: float = 20.0,
-    pass_fds: Collection[int] = (),
-) -> RootProcess:
-    """Start `python -m phalanx.supervisor` in its own session; return its address.
-
-    The process inherits ``pass_fds``, under the same numbers.
+def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0) -> RootProcess:
+    """Start `python -m phalanx.supervisor` in its own session, and connect to it.
 
     Raises
     ------
@@ -93,38 +131,44 @@ def launch_root(
     # of writing to a pipe without a reader.
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the RootProcess closes it
     role = ["script"] if isinstance(options, ScriptOptions) else []
-    try:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "phalanx.supervisor", *role],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            pass_fds=tuple(pass_fds),
-        )
-    except BaseException:
-        log.close()
-        raise
+    ours, theirs = socket.socketpair()
+    popen = None
     has_answered = True
     try:
-        with popen.stdin as stdin, popen.stdout as stdout:  # type: ignore[union-attr]
-            stdin.write(first_line)
-            stdin.flush()
-            has_answered = bool(select.select([stdout], [], [], timeout_s)[0])
-            line = stdout.readline() if has_answered else b""
-        address = msgspec.json.decode(line, type=RootAddress)
-    except (OSError, msgspec.DecodeError):
-        status = _end(popen, _END_S if has_answered else 0.0)
-        with log:
+        with theirs:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "phalanx.supervisor", *role],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        ours.settimeout(timeout_s)
+        try:
+            ours.sendall(first_line)
+            record = _read_record(ours)
+        except (OSError, ValueError) as error:
+            has_answered = not isinstance(error, TimeoutError)
+            status = _end(popen, _END_S if has_answered else 0.0)
             said = _last_output(status, log) or f"it said nothing for {timeout_s:g} s"
-        msg = f"the supervisor did not start: {said}"
-        raise DistributedError(msg) from None
+            msg = f"the supervisor did not start: {said}"
+            raise DistributedError(msg) from None
+        return RootProcess(ours, record, popen, log)
     except BaseException:
-        popen.kill()
-        popen.wait()
+        ours.close()
+        if popen is not None:
+            popen.kill()
+            popen.wait()
         log.close()
         raise
-    return RootProcess(popen, address, log)
+
+
+def _read_record(sock: socket.socket) -> WorkspaceRecord:
+    """Read a root's first message; raise a `BootFailed` as an error."""
+    first = msgspec.msgpack.decode(read_frame(sock), type=WorkspaceRecord | BootFailed)
+    if isinstance(first, BootFailed):
+        raise DistributedError(first.message)
+    return first
 
 
 def _end(popen: subprocess.Popen[bytes], timeout_s: float) -> int | None:
@@ -155,76 +199,69 @@ def _tail(log: IO[bytes], nbytes: int = 4096) -> str:
     return tail.decode(errors="replace").strip()
 
 
-class FoundRoot:
-    """Hold a running root that is not a child of this process.
-
-    The methods are those of `RootProcess`.
+def find_root(name: str) -> RootProcess | None:
+    """Connect to the root of a workspace; None: there is none.
 
     Raises
     ------
     DistributedError
-        The root has ended meanwhile.
+        Its folder or socket belongs to another user or is accessible to others, or another version
+        made it.
     """
+    check_name(name)
+    found = (_found(path, _FIND_S) for path in socket_paths(name))
+    return next((root for root in found if root is not None), None)
 
-    def __init__(self, record: WorkspaceRecord) -> None:
-        self.address = RootAddress(record.endpoint, record.public_key)
-        self.pid = record.pid
+
+def list_records() -> list[WorkspaceRecord]:
+    """Return the records of this user's roots, sorted by name.
+
+    Raises
+    ------
+    DistributedError
+        As `find_root`.
+    """
+    found: dict[str, WorkspaceRecord] = {}
+    for path in socket_paths():
+        root = _found(path, _LIST_S)
+        if root is not None:
+            root.abandon()
+            found.setdefault(root.record.name, root.record)
+    return [found[name] for name in sorted(found)]
+
+
+def _found(path: Path, timeout_s: float) -> RootProcess | None:
+    """Connect to the root at a socket; None if it has ended."""
+    try:
+        sock = connect(path)
+    except BlockingIOError:
+        return None
+    if sock is None:
+        return None
+    try:
+        pid = _checked_peer(path, sock)
+        sock.settimeout(timeout_s)
         try:
-            self._pidfd = open_pidfd(record.pid)
-        except ProcessLookupError:
-            msg = f"the workspace {record.name!r} has just ended"
+            record = _read_record(sock)
+        except TimeoutError:
+            begun = path.lstat().st_mtime
+            record = WorkspaceRecord("", path.stem, 0, pid, begun, is_silent=True)
+        except (ValueError, RecursionError):
+            msg = f"{path} is not in a form that this phalanx reads: another version's workspace"
             raise DistributedError(msg) from None
-        self._woken, self._wake = os.pipe()
-        self._waits = threading.Lock()  # held during a wait, so that no descriptor in use is closed
+        return RootProcess(sock, msgspec.structs.replace(record, pid=pid))
+    except (FileNotFoundError, ProcessLookupError, ChannelClosed, ConnectionResetError):
+        sock.close()
+        return None
+    except BaseException:
+        sock.close()
+        raise
 
-    def poll(self) -> int | None:
-        """Return 0 once the process has ended, None while it runs.
 
-        Only the parent learns the real exit status.
-        """
-        return 0 if self._pidfd < 0 or self._has_ended(0.0) else None
-
-    def _has_ended(self, timeout_s: float) -> bool:
-        poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1000))
-
-    def signal(self, number: int) -> None:
-        """Send the process a signal; do nothing if it has ended."""
-        try:
-            signal_pidfd(self._pidfd, self.pid, number)
-        except ProcessLookupError:
-            return
-
-    def last_output(self) -> str:
-        """Return "": only the parent can read the root's output."""
-        return ""
-
-    def wait(self) -> int:
-        """Wait for the process to end, or for `let_go`."""
-        with self._waits:
-            if self._pidfd >= 0:
-                poller = select.poll()
-                for fd in (self._pidfd, self._woken):
-                    poller.register(fd, select.POLLIN)
-                poller.poll()
-        return 0
-
-    def close(self, timeout_s: float) -> None:
-        """Wait for the process to end, then kill it after ``timeout_s``; idempotent.
-
-        The caller has already asked the root to end.
-        """
-        if self._pidfd >= 0:
-            if not self._has_ended(timeout_s):
-                self.signal(signal.SIGKILL)
-            self.let_go()
-
-    def let_go(self) -> None:
-        """Let the root run on without this object; idempotent."""
-        if self._pidfd >= 0:
-            os.write(self._wake, b".")
-            with self._waits:
-                for fd in (self._pidfd, self._woken, self._wake):
-                    os.close(fd)
-                self._pidfd = self._woken = self._wake = -1
+def _checked_peer(path: Path, sock: socket.socket) -> int:
+    """Return the process that serves a socket; refuse another user's."""
+    pid, user = peer_of(sock)
+    if user != os.geteuid():
+        msg = f"{path} is served by user {user}, not by you: it is not used"
+        raise DistributedError(msg)
+    return pid

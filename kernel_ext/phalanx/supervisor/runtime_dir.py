@@ -1,7 +1,7 @@
-"""Keep one record file per workspace in the user's runtime directory.
+"""Claim and find the names of workspaces in the user's runtime directory.
 
-A record is the file NAME.json. The root holds a lock (flock) on it until the root ends. An unlocked
-file belongs to a dead root, and any process that reads the records removes it.
+The root of workspace NAME listens on the Unix socket NAME.sock. A socket file on which nobody listens
+belongs to a dead root, and the next claim removes it.
 """
 
 from __future__ import annotations
@@ -10,25 +10,18 @@ import fcntl
 import os
 import pwd
 import re
+import socket
 import stat
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import WorkspaceRecord
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
-_ENDING = ".json"
-_LOCK_PATIENCE_S = 0.2  # a process that lists records holds a lock for some microseconds
+_ENDING = ".sock"
+_MAC_PATH = 103  # bytes of a socket's path on macOS
 
 
 def check_name(name: str) -> str:
@@ -43,7 +36,7 @@ def check_name(name: str) -> str:
 
 
 def _own_folder() -> Path:
-    """Return the folder for this process's records; it need not exist."""
+    """Return the folder for this process's sockets; it need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     # `su` may leave another user's XDG_RUNTIME_DIR in the environment, which this user cannot use.
     if runtime and os.access(runtime, os.W_OK | os.X_OK) and _owner(Path(runtime)) == os.geteuid():
@@ -59,7 +52,7 @@ def _owner(path: Path) -> int:
 
 
 def _folders() -> list[Path]:
-    """Return the folders that may hold this user's records.
+    """Return the folders that may hold this user's sockets.
 
     A terminal may lack the XDG_RUNTIME_DIR that the desktop session has.
     """
@@ -88,8 +81,8 @@ def _check(path: Path, found: os.stat_result, *, is_folder: bool) -> None:
         if is_folder:  # anybody can make a folder in /tmp first
             msg += "; set XDG_RUNTIME_DIR to a folder of your own"
         raise DistributedError(msg)
-    if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode):
-        msg = f"{path} is no {'folder' if is_folder else 'file'}: it is not used"
+    if not (stat.S_ISDIR if is_folder else stat.S_ISSOCK)(found.st_mode):
+        msg = f"{path} is no {'folder' if is_folder else 'socket'}: it is not used"
         raise DistributedError(msg)
     if stat.S_IMODE(found.st_mode) & 0o077:
         allowed = "700" if is_folder else "600"
@@ -104,58 +97,62 @@ def _user(number: int) -> str:
         return f"user {number}"
 
 
-# -- writing --------------------------------------------------------------------------------------
+# -- names ----------------------------------------------------------------------------------------
 
 
 class Claim:
-    """Hold a locked record file until a root takes it over.
+    """A name, held by a listening socket until `release`."""
 
-    A context manager. At its end this process closes its descriptor. The root keeps the lock,
-    because the root inherited the descriptor.
-    """
-
-    def __init__(self, name: str, path: Path, fd: int) -> None:
-        self.name = name
+    def __init__(self, path: Path, sock: socket.socket) -> None:
+        self.name = path.stem
+        self.sock = sock
         self.path = path
-        self.fd = fd
+        self._made = _made(path)
 
-    def give_up(self) -> None:
-        """Remove the file: no root was started."""
-        self.path.unlink(missing_ok=True)
+    def release(self) -> None:
+        """Remove the socket's file, unless it is another root's; idempotent."""
+        with suppress(FileNotFoundError):
+            if _made(self.path) == self._made:
+                self.path.unlink()
 
-    def __enter__(self) -> Self:
-        """Return the claim, to start a root with it."""
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the descriptor."""
-        os.close(self.fd)
+def _made(path: Path) -> tuple[int, int]:
+    """Identify a file: a later one may get its number."""
+    found = path.lstat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def claim_name(name: str, *, is_fixed: bool) -> Claim:
-    """Claim a name for a new workspace.
+    """Claim a name for a new workspace; remove dead roots' files.
 
     A name that is not ``is_fixed`` gets a number if it is taken.
 
     Raises
     ------
     DistributedError
-        A workspace of this name runs, the folder belongs to another user, or no record can be
-        written.
+        A workspace of this name runs, the folder belongs to another user, or no socket can be made.
     """
     folder = _own_folder()
+    names = [name] if is_fixed else [name, *(f"{name}-{n}" for n in range(2, 1000))]
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         _check(folder, folder.lstat(), is_folder=True)
-        list_records()  # removes the records of dead roots
-        candidates = [name] if is_fixed else [name, *(f"{name}-{n}" for n in range(2, 1000))]
-        for candidate in candidates:
-            path = folder / f"{candidate}{_ENDING}"
-            fd = _lock_new(path)
-            if fd is not None:
-                return Claim(candidate, path, fd)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            # One claim at a time: else two could remove a dead root's file, one of them the other's.
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            taken = {path.stem for path in folder.glob(f"*{_ENDING}") if not _is_removed(path)}
+            for candidate in names:
+                if candidate not in taken:
+                    return _listen(folder, fd, candidate)
+        finally:
+            os.close(fd)  # ends the lock
     except OSError as error:
-        raise _unwritten(folder, error) from error
+        msg = (
+            f"no socket can be made in {folder}: {error.strerror or error}; make room there, or set "
+            "XDG_RUNTIME_DIR to a folder of yours"
+        )
+        raise DistributedError(msg) from error
     msg = (
         f"a workspace {name!r} runs already: choose another name, or %distributed attach {name}"
         f" (in a terminal, phalanx stop {name} ends it)"
@@ -163,150 +160,79 @@ def claim_name(name: str, *, is_fixed: bool) -> Claim:
     raise DistributedError(msg)
 
 
-def _unwritten(folder: Path, error: OSError) -> DistributedError:
-    remedy = "make room there, or set XDG_RUNTIME_DIR to a folder of yours"
-    return DistributedError(f"no record can be written in {folder}: {error.strerror}; {remedy}")
-
-
-def _lock_new(path: Path) -> int | None:
-    """Open and lock a record file; None if a root holds it."""
-    until_s = time.monotonic() + _LOCK_PATIENCE_S
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            _check(path, os.fstat(fd), is_folder=False)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same(fd, path):
-                return fd
-        except BlockingIOError:
-            if os.fstat(fd).st_size or time.monotonic() > until_s:
-                os.close(fd)
-                return None
-            time.sleep(0.005)
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)  # another process has just removed the file as a dead root's
-
-
-def _is_same(fd: int, path: Path) -> bool:
+def _is_removed(path: Path) -> bool:
+    """Remove a dead root's file; return False for a living one."""
     try:
-        return os.path.samestat(os.fstat(fd), path.lstat())
-    except FileNotFoundError:
+        sock = connect(path)
+    except BlockingIOError:  # it takes no more connections at the moment
         return False
+    if sock is None:
+        path.unlink(missing_ok=True)
+        return True
+    sock.close()
+    return False
 
 
-class RecordFile:
-    """Write the root's record, and remove it when the root ends."""
-
-    def __init__(self, fd: int, path: str) -> None:
-        self._fd = fd
-        self._path = path
-        os.set_inheritable(fd, False)
-
-    def write(self, record: WorkspaceRecord) -> None:
-        """Write the record over the previous one."""
-        # One write of less than a page, padded with spaces to the old size: no reader sees half
-        # of a record.
-        data = msgspec.json.encode(record) + b"\n"
-        try:
-            os.pwrite(self._fd, data.ljust(os.fstat(self._fd).st_size), 0)
-        except OSError as error:
-            raise _unwritten(Path(self._path).parent, error) from error
-
-    def close(self) -> None:
-        """Remove the file and release the name; idempotent."""
-        if self._fd >= 0:
-            if _is_same(self._fd, Path(self._path)):
-                Path(self._path).unlink()
-            os.close(self._fd)
-            self._fd = -1
+def _listen(folder: Path, fd: int, name: str) -> Claim:
+    """Listen on a new socket in a locked folder, open as ``fd``."""
+    path = folder / f"{name}{_ENDING}"
+    fresh = folder / ".new"  # nobody sees it before its mode is set and it listens
+    fresh.unlink(missing_ok=True)
+    place = f"/proc/self/fd/{fd}"  # a socket's path has at most 107 bytes
+    if sys.platform != "linux":
+        place = str(folder)
+        if len(os.fsencode(path)) > _MAC_PATH:
+            msg = "the path of the socket is too long"
+            raise OSError(msg)
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(f"{place}/{fresh.name}")
+        fresh.chmod(0o600)
+        sock.listen()
+        fresh.rename(path)
+        return Claim(path, sock)
+    except BaseException:
+        sock.close()
+        raise
 
 
-# -- reading --------------------------------------------------------------------------------------
-
-
-def list_records() -> list[WorkspaceRecord]:
-    """Return the records of this user's live roots, sorted by name.
-
-    Records of dead roots are removed.
+def socket_paths(name: str = "*") -> list[Path]:
+    """Return the sockets of this user's roots, or of one name.
 
     Raises
     ------
     DistributedError
-        A folder or file belongs to another user or is accessible to others, or another version
-        wrote it.
+        A folder belongs to another user or is accessible to others.
     """
-    found: dict[str, WorkspaceRecord] = {}
-    for folder in _folders():
-        for path in sorted(folder.glob(f"*{_ENDING}")):
-            record = _read(path)
-            if record is not None:
-                found.setdefault(record.name, record)
-    return [found[name] for name in sorted(found)]
+    return sorted(path for folder in _folders() for path in folder.glob(f"{name}{_ENDING}"))
 
 
-def find_record(name: str) -> WorkspaceRecord | None:
-    """Return the live root's record by name; None if there is none."""
-    check_name(name)
-    for folder in _folders():
-        record = _read(folder / f"{name}{_ENDING}")
-        if record is not None:
-            return record
-    return None
+def connect(path: Path) -> socket.socket | None:
+    """Connect to the root that listens on a socket; None: nobody does.
 
-
-@contextmanager
-def kept_record(record: WorkspaceRecord) -> Iterator[Callable[[], WorkspaceRecord]]:
-    """Keep a record readable after its root has removed the file.
-
-    Yields a function that returns the newest record; ``record`` if its file is gone already.
+    Raises
+    ------
+    DistributedError
+        The socket belongs to another user, or is accessible to others.
+    BlockingIOError
+        The root does not answer, and too many wait for it.
     """
-    with ExitStack() as opened:
-        fds = []
-        for folder in _folders():
-            with suppress(FileNotFoundError):
-                fds.append(opened.enter_context(_opened(folder / f"{record.name}{_ENDING}")))
-
-        def read() -> WorkspaceRecord:
-            found = (_decode(Path(record.name), os.pread(fd, 1 << 16, 0)) for fd in fds)
-            return next((one for one in found if one and one.pid == record.pid), record)
-
-        yield read
-
-
-def _read(path: Path) -> WorkspaceRecord | None:
-    """Read a record; None if no live root holds it."""
+    sock = socket.socket(socket.AF_UNIX)
     try:
+        sock.setblocking(False)
         _check(path, path.lstat(), is_folder=False)
-        with _opened(path) as fd:
-            _check(path, os.fstat(fd), is_folder=False)
+        if sys.platform == "linux":
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return _decode(path, os.pread(fd, 1 << 16, 0))
-            # No root holds it. This process has the lock, so no new root can take the file now.
-            if _is_same(fd, path):
-                path.unlink()
-    except FileNotFoundError:
-        pass
-    return None
-
-
-def _decode(path: Path, data: bytes) -> WorkspaceRecord | None:
-    if not data.strip():
-        return None  # a root is about to start
-    try:
-        return msgspec.json.decode(data, type=WorkspaceRecord)
-    except (ValueError, RecursionError):  # ValueError: also text that is not UTF-8
-        msg = f"{path} is not in a form that this phalanx reads: another version's workspace"
-        raise DistributedError(msg) from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+                sock.connect(f"/proc/self/fd/{fd}")  # the path itself may be too long
+            finally:
+                os.close(fd)
+        else:
+            sock.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -10,9 +10,9 @@ from typing import Any
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import BootProgress, FromRoot, OwnershipTransferred
+from phalanx.supervisor import RootProcess
 
 from .cells.runner import CellRunner
-from .connection.connect import Connection
 from .connection.root_client import RootClient
 from .connection.transport import SocketThread
 from .connection.widget_relay import notebook_kernel
@@ -28,14 +28,12 @@ class Lifecycle:
     crash all stay for their linger time. ``notice`` shows the user one line, from any thread.
     """
 
-    def __init__(
-        self, connection: Connection, *, is_kept: bool, notice: Callable[[str], None]
-    ) -> None:
+    def __init__(self, root: RootProcess, *, is_kept: bool, notice: Callable[[str], None]) -> None:
         self.is_kept = is_kept
         self.why_lost = ""  # who took the workspace over
-        self._name = connection.name
+        self._name = root.record.name
         self._notice = notice
-        self._is_detached = connection.is_detached
+        self._is_detached = root.record.is_detached
         self._is_closed = self._is_closing = self._ends_with_kernel = False
         self._was_alive = True  # at the time of the close
         self._how_closed = "stopped"
@@ -52,10 +50,10 @@ class Lifecycle:
                 f"%distributed attach {self._name} --take",
             )
         except BaseException:
-            connection.abandon()
+            root.abandon()
             raise
         try:
-            self.root = RootClient(self.thread, connection, self._on_news)
+            self.root = RootClient(self.thread, root, self._on_news)
         except BaseException:
             self.thread.close()
             raise
@@ -115,7 +113,7 @@ class Lifecycle:
             self._why_closed = (
                 f"this workspace was let go; %distributed attach {self._name} takes it up again"
             )
-            self._close(self.root.let_go)
+            self._close(self.root.detach)
 
     def _close(self, leave: Callable[[], None]) -> None:
         self._was_alive = self.root.is_alive  # set before `_is_closed`: `was_left` reads both
@@ -196,8 +194,11 @@ class Lifecycle:
         runner.on_news(message)
 
     def _on_taken(self, pid: int) -> None:
+        how = f"was taken over by process {pid}"
+        if pid < 0:
+            how = "was let go, as this process did not take what its supervisor sent"
         text = (
-            f"the workspace {self._name!r} was taken over by process {pid}; "
+            f"the workspace {self._name!r} {how}; "
             f"%distributed attach {self._name} --take takes it back"
         )
         # Set the reason before `_is_closed`: `was_left` reads both.
@@ -205,7 +206,7 @@ class Lifecycle:
         self._how_closed = "taken over"
         self._is_closed = True
         self._forget_ends()
-        self.root.leave()
+        self.root.let_go()
         if self.runner is not None and self.runner.is_running:
             self.runner.taken(text)
         else:

@@ -6,25 +6,19 @@
 from __future__ import annotations
 
 import math
-import os
 import queue
 import signal
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import msgspec
-import zmq
-
-import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import GRACE_S, BootOptions, BootProgress, GetStacks, Hello, Notice, StacksAre
+from phalanx.protocol import GRACE_S, BootOptions, BootProgress, GetStacks, Notice, StacksAre
 from phalanx.protocol.scripts import (
     WINDOW_COST,
     AllEnded,
-    ClientDone,
     FromScriptRoot,
     Input,
     InputCut,
@@ -40,14 +34,13 @@ from phalanx.protocol.scripts import (
 )
 from phalanx.supervisor import launch_root
 
-from .connection.transport import SocketThread
+from .connection.transport import RootLink, SocketThread
 from .options import HEARTBEAT_TIMEOUT_S, Job, checked_options, starting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _ALIVE = 1  # request id of the liveness check: only the fact of an answer counts
-LAST_WORD_S = 0.5  # wait after the supervisor's exit for its last messages
 # A root that leaves this many requests in a row unanswered counts as frozen: after 30 s, or after
 # the grace time plus 5 s while it ends its ranks. Several requests, as this process itself may have
 # been stopped meanwhile.
@@ -124,11 +117,8 @@ class Script:
         checked = checked_options(
             job.at.ranks, None, 0.0, heartbeat_timeout_s, transport, remote=job.at.remote
         )
-        public_key, secret_key = zmq.curve_keypair()
         boot = BootOptions(
             checked.world(checked.name),
-            client_pid=os.getpid(),
-            client_public_key=public_key,
             linger_s=0.0,
             cwd=job.cwd,
             slow_operation_s=slow_operation_s,
@@ -157,25 +147,15 @@ class Script:
         self._asks_at_s = time.monotonic() + self._ask_every_s
         self._n_unanswered = 0
         self._is_ending = self._is_silent = False
-        self._decoder = msgspec.msgpack.Decoder(FromScriptRoot)
         with starting(), ExitStack() as stack:
             self._root = launch_root(options)
-            stack.callback(self._root.close, 0.0)
+            stack.callback(self._root.abandon)
             self._thread = SocketThread("phalanx-script", self._on_broken)
             stack.callback(self._thread.close)
-            self._connect(public_key, secret_key)
+            self._link = RootLink(
+                self._thread, self._root.sock, FromScriptRoot, self._receive, self._on_end
+            )
             stack.pop_all()
-
-    def _connect(self, public_key: bytes, secret_key: bytes) -> None:
-        def configure(sock: zmq.Socket[bytes]) -> None:
-            sock.curve_serverkey = self._root.address.public_key
-            sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
-
-        self._socket = self._thread.socket(
-            zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
-        )
-        threading.Thread(target=self._watch_root, name="phalanx-root", daemon=True).start()
-        self._send(Hello(phalanx.__version__))
 
     @property
     def root_pid(self) -> int:
@@ -256,8 +236,7 @@ class Script:
         if self._closed.is_set():
             return
         self._closed.set()
-        with suppress(DistributedError):
-            self._send(ClientDone())
+        self._link.finish()
         self._root.close(0.0 if self._is_silent else CLOSE_S)
         self._thread.close()
 
@@ -292,16 +271,13 @@ class Script:
         self._why_broken = text
         self._events.put(RootGone())
 
-    def _watch_root(self) -> None:
-        self._root.wait()
-        self._closed.wait(LAST_WORD_S)
+    def _on_end(self) -> None:
         self._events.put(RootGone())
 
     def _send(self, message: ToScriptRoot) -> None:
-        self._thread.send(self._socket, [msgspec.msgpack.encode(message)])
+        self._link.send(message)
 
-    def _receive(self, frames: list[bytes]) -> None:
-        message: FromScriptRoot = self._decoder.decode(frames[-1])
+    def _receive(self, message: FromScriptRoot) -> None:
         self._n_unanswered = 0
         if isinstance(message, StacksAre) and message.id == _ALIVE:
             return

@@ -28,22 +28,14 @@ from phalanx.protocol import (
     SweepRun,
     WorldTopology,
 )
-from phalanx.supervisor import find_record
+from phalanx.supervisor import RootProcess
 
 from .bench import BandwidthBench, LinkBench, Sweep
 from .calls import PendingCall, RemoteCalls, forget_values, packed
 from .cells.completion import Help
 from .cells.debugging import RankDebuggers
 from .cells.loop import RankError, RankResult
-from .connection.connect import (
-    Connection,
-    Mode,
-    WorkspaceInfo,
-    choose_record,
-    connect_to,
-    list_workspaces,
-    start_root,
-)
+from .connection.connect import WorkspaceInfo, attach_root, list_workspaces, start_root
 from .connection.root_client import SampleView
 from .lifecycle import Lifecycle
 from .options import (
@@ -82,13 +74,13 @@ class Workspace:
     name: str
     size: int
 
-    def __init__(self, connection: Connection, *, is_kept: bool) -> None:
-        self.name = connection.name
-        self.size = connection.size
+    def __init__(self, root: RootProcess, *, is_kept: bool) -> None:
+        self.name = root.record.name
+        self.size = root.record.size
         self.threads_note = ""  # set by `start`: how the ranks of a host share its cores
         self.make_view: Callable[[], View] = View
         self._life = Lifecycle(
-            connection, is_kept=is_kept, notice=lambda text: self.make_view().notice(text)
+            root, is_kept=is_kept, notice=lambda text: self.make_view().notice(text)
         )
         self._root = self._life.root
         self._calls = RemoteCalls(
@@ -228,7 +220,6 @@ class Workspace:
             self._life.boot(is_new=True, more_s=more_s, progress=progress)
         except BaseException:
             self.stop()
-            find_record(self.name)  # also removes the record of a root that was killed this early
             raise
         return self
 
@@ -259,8 +250,7 @@ class Workspace:
         """
         if name is not None:
             checked_text("name", name)
-        mode: Mode = "take" if take else "own"
-        self = cls(connect_to(choose_record(name), mode), is_kept=True)
+        self = cls(attach_root(name, is_taking=take), is_kept=True)
         try:
             self._life.boot(is_new=False)
         except BaseException:

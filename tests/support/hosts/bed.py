@@ -42,7 +42,7 @@ from support.hosts.bed_host import (
     unshared,
     why_not,
 )
-from support.processes import is_gone, wait_gone
+from support.programs.processes import is_gone, wait_gone
 from support.waiting import wait_until
 
 __all__ = ["Bed", "why_not"]

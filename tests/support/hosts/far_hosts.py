@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 import msgspec
-from support.loops import run_jumping
+from support.ranks.loops import run_jumping
 from support.waiting import wait_until_async
 
 import phalanx
@@ -24,7 +24,7 @@ from phalanx.supervisor.hosts.session import HostServer, ReliableSession
 __all__ = ["OPTIONS", "Events", "play", "until"]
 
 OPTIONS = BootOptions(
-    WorldConfig("test", 2, heartbeat_timeout_s=1.0), 0, b"", 0.0, "/",
+    WorldConfig("test", 2, heartbeat_timeout_s=1.0), 0.0, "/",
     hosts=(HostPlan("b", 1), HostPlan("c", 1)),
     remote=RemoteOptions(launcher="local", timeout_s=5.0),
 )  # fmt: skip

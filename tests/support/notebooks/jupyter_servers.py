@@ -121,7 +121,7 @@ def end_ranks(folder: Path) -> None:
 
     ``folder`` was their user's runtime folder.
     """
-    names = [record.stem for record in (folder / "phalanx").glob("*.json")]
+    names = [sock.stem for sock in (folder / "phalanx").glob("*.sock")]
     if names:
         subprocess.run(
             [sys.executable, "-m", "phalanx", "stop", *names],

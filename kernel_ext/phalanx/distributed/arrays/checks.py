@@ -110,7 +110,7 @@ def _refuse(op: str, x: object) -> NoReturn:
     msg = f"Invalid type {type(x).__name__} received in array initialization."
     if isinstance(x, Mapping):
         msg += f" {op} takes one array: call it once for each, {{k: {_call(op)} for k, y in x.items()}}."
-    elif isinstance(x, Iterator) or _has_arrays(x):
+    elif isinstance(x, Iterator) or _has_arrays(x) or _is_ragged(x):
         msg += f" {op} takes one array: call it once for each, [{_call(op)} for y in x]."
     elif isinstance(x, (list, tuple)):
         msg += " Pass np.asarray(x)."
@@ -119,6 +119,14 @@ def _refuse(op: str, x: object) -> NoReturn:
     else:
         msg += f" {op} takes arrays of numpy, torch, MLX or with __dlpack__, and numbers."
     raise ValueError(msg)
+
+
+def _is_ragged(x: object) -> bool:
+    """Whether lists in a list have different lengths."""
+    try:
+        return isinstance(x, (list, tuple)) and np.asarray(x).dtype == object
+    except ValueError:
+        return True
 
 
 def _has_arrays(x: object) -> bool:

@@ -11,7 +11,7 @@ import hmac
 import os
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import zmq
@@ -60,14 +60,6 @@ def only_clients(
         yield
     finally:
         authenticator.stop()
-
-
-def only_client(context: zmq.asyncio.Context, key: bytes) -> AbstractContextManager[None]:
-    """Let only the holder of ``key``'s secret half connect to sockets.
-
-    ``key`` is in Z85.
-    """
-    return only_clients(context, (key,))
 
 
 def tcp_interface(address: str) -> str:

@@ -147,20 +147,20 @@ class HostSet:
         for index, plan in enumerate(self._plans):
             self._hosts.append(self._local(index) if plan.is_local else self._far(index))
         self._sweeper: Sweeper | None = None
-        if options.record_path and not self.here:
-            self._sweeper = Sweeper(options.record_path)
+        if options.socket_path and not self.here:
+            self._sweeper = Sweeper(options.socket_path)
             self._sweeper.start(os.environ)
         self._of = [self._hosts[index] for index in self.layout.hosts]
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
     def _local(self, index: int) -> LocalHost:
         options, addresses = self._options, self._plans[index].addresses
-        # The first local host's sweeper removes the record if this process is killed. If no rank
+        # The first local host's sweeper removes the socket if this process is killed. If no rank
         # runs here, `self._sweeper` does so.
         return LocalHost(
             self.layout.ranks_of(index),
             self.hear,
-            record_path="" if self.here else options.record_path,
+            socket_path="" if self.here else options.socket_path,
             addresses=addresses or ("127.0.0.1",),
             n_named=len(addresses),
             world=options.world,

@@ -103,8 +103,8 @@ class LocalHost:
         Numbers of the ranks. A rank's slot is its place in this sequence.
     say : callable
         Gets each message for the root.
-    record_path : str
-        A record of the runtime folder, to be removed even if this process is killed.
+    socket_path : str
+        A socket of the runtime folder, to be removed even if this process is killed.
     addresses : sequence of str
         Addresses on which the ranks listen for links.
     n_named : int
@@ -122,7 +122,7 @@ class LocalHost:
         ranks: Sequence[int],
         say: Callable[[FromHost], None],
         *,
-        record_path: str = "",
+        socket_path: str = "",
         addresses: Sequence[str] = ("127.0.0.1",),
         n_named: int = 1,
         world: WorldConfig | None = None,
@@ -143,8 +143,8 @@ class LocalHost:
         self._loop = asyncio.get_running_loop()
         self._commands: HostCommands | None = None  # None if the ranks run cells
         self._serials = itertools.count(1)
-        self._sweeper = Sweeper(record_path)
-        if record_path:  # this process may be killed before it starts a rank
+        self._sweeper = Sweeper(socket_path)
+        if socket_path:  # this process may be killed before it starts a rank
             self._sweeper.start(os.environ)
         self._oom = OutOfMemory()
         self._is_stopping = False

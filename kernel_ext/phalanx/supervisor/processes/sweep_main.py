@@ -1,4 +1,4 @@
-"""Kill processes that ranks left behind: `python -I -S sweep_main.py WORLD RECORD`.
+"""Kill processes that ranks left behind: `python -I -S sweep_main.py WORLD SOCKET`.
 
 A process belongs to a world if its environment has the world's mark, or if it is in a rank's
 process group. Descendants of a rank inherit the mark, however deep and detached. On Linux this file
@@ -10,10 +10,10 @@ The parent is the supervisor of WORLD. It writes lines to the standard input:
 - ``-pid serial``: a child has ended; kill what it left behind.
 - ``~``: all children are being ended. Later ``-`` lines only remove the child; one sweep at the end
   kills the rest, as a look at all processes of a machine takes milliseconds.
-- ``.``: the supervisor ends regularly and removes RECORD itself.
+- ``.``: the supervisor ends regularly and removes SOCKET itself.
 
 The end of the input means that the supervisor has ended for any reason. Then all of the world's
-processes are killed, and without a ``.`` the file RECORD in the runtime folder is removed (empty:
+processes are killed, and without a ``.`` the file SOCKET in the runtime folder is removed (empty:
 there is none).
 
 On start, worlds left by supervisors that died without a sweep are swept too (e.g. after a `kill -9`
@@ -23,10 +23,12 @@ of both processes).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -208,18 +210,19 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _remove_record(path: Path, supervisor: int) -> None:
-    """Remove the record of the dead supervisor.
-
-    A record of the same name that another supervisor has locked stays.
-    """
+def _remove_socket(path: Path, supervisor: int) -> None:
+    """Remove the dead supervisor's socket, but no later one."""
     until_s = time.monotonic() + PATIENCE_MS / 1000
-    # Our input ends a little before the supervisor's locks are free.
+    # Our input ends a little before the supervisor's socket is closed.
     while os.getppid() == supervisor and time.monotonic() < until_s:
         time.sleep(0.005)
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
+    with contextlib.suppress(OSError), contextlib.ExitStack() as undo:
+        folder = os.open(path.parent, os.O_RDONLY)
+        undo.callback(os.close, folder)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # as for a claim
+        os.chdir(folder)  # the path of a socket must be short
+        sock = undo.enter_context(socket.socket(socket.AF_UNIX))
+        if sock.connect_ex(path.name) == errno.ECONNREFUSED:
             path.unlink()
 
 
@@ -228,7 +231,7 @@ def main() -> None:
     # Ignore signals: the world is ended through its supervisor.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    world, record = sys.argv[1:]
+    world, path = sys.argv[1:]
     supervisor = os.getppid()
     is_regular = is_ending = False
     children: set[int] = set()
@@ -251,8 +254,8 @@ def main() -> None:
     for child in children:
         _kill_group(child)
     sweep(lambda _, mark: mark.startswith(f"{world}."))
-    if record and not is_regular:
-        _remove_record(Path(record), supervisor)
+    if path and not is_regular:
+        _remove_socket(Path(path), supervisor)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,12 @@ MAX_STARTS = 10  # after so many kills, assume that they are on purpose
 class Sweeper:
     """Kill what the supervisor's children leave behind, even after its death.
 
-    Start a child with the variables of `mark` in its environment, then call `started`. The file at
-    ``record_path``, if any, is removed after the supervisor's death, unless a process has locked
-    it.
+    Start a child with the variables of `mark` in its environment, then call `started`. The
+    socket at ``socket_path``, if any, is removed after the supervisor's death.
     """
 
-    def __init__(self, record_path: str) -> None:
-        self._record_path = record_path
+    def __init__(self, socket_path: str) -> None:
+        self._socket_path = socket_path
         self._world = f"{os.getpid()}.{start_of(os.getpid()) or 0}"
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, int] = {}  # pid -> serial
@@ -63,7 +62,7 @@ class Sweeper:
         self._n_starts += 1
         script = str(Path(__file__).with_name("sweep_main.py"))
         self._popen = subprocess.Popen(
-            [sys.executable, *FLAGS, script, self._world, self._record_path],
+            [sys.executable, *FLAGS, script, self._world, self._socket_path],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             # Leave the mark out: a supervisor that was started by a rank of another world is killed

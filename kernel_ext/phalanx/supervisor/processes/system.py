@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -92,12 +93,19 @@ def _has_ended(process: Any) -> bool:
         return True
 
 
-def pid_namespace() -> int:
-    """Return the number of this process's pid namespace; 0: none."""
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
-        return 0
+def peer_of(sock: Any) -> tuple[int, int]:
+    """Return the process and user at a Unix socket's other end.
+
+    The process is 0 if it is of another pid namespace.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        pid, user, _ = struct.unpack(
+            "iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+        )
+    else:  # sys/un.h of macOS: SOL_LOCAL 0, LOCAL_PEERCRED 1 (version, user, ...), LOCAL_PEERPID 2
+        _, user = struct.unpack_from("II", sock.getsockopt(0, 1, 76))
+        pid = sock.getsockopt(0, 2)
+    return pid, user
 
 
 def signal_pidfd(pidfd: int, pid: int, number: int) -> None:
@@ -311,7 +319,7 @@ def allow_descriptors(ranks: int, sockets: int = 0, *, needed: int | None = None
 
 
 def check_loopback() -> None:
-    """Connect to the loopback interface, which root and client use.
+    """Connect to the loopback interface, over which ranks may link.
 
     Raises
     ------

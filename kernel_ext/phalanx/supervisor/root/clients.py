@@ -1,36 +1,109 @@
-"""Track the owner of a workspace.
+"""Serve a root's clients over stream sockets; track the workspace's owner.
 
-When the owner's process ends, the linger timer starts. `Clients` also keeps the workspace's record
-in the runtime folder up to date.
+When the owner has gone, the linger timer starts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import zmq.asyncio
+import msgspec
 
 import phalanx
 from phalanx.protocol import (
     AttachRefused,
     BootOptions,
+    FrameReader,
     FromRoot,
     Hello,
     OwnershipTransferred,
-    RootAddress,
+    Stopped,
     WorkspaceRecord,
+    pack_frame,
 )
-from phalanx.protocol.os_text import encode_message
 
-from ..processes.system import open_pidfd, pid_namespace
-from ..runtime_dir import RecordFile
+from ..processes.system import peer_of
+
+if TYPE_CHECKING:
+    from .root import Root
+
+log = logging.getLogger(__name__)
+
+# What a workspace's client may leave unread, besides one message: a kernel that a debugger has
+# stopped for a day does not fill the memory of its root.
+MOST_UNREAD_NBYTES = 64 << 20
+LAST_WORD_S = 0.5  # for clients to take the last message
+
+
+class Client(asyncio.Protocol):
+    """Connection to one client.
+
+    ``pid`` is the process that has connected; 0: of another pid namespace.
+    """
+
+    def __init__(self, root: Root[Any]) -> None:
+        self._root = root
+        self._reader = FrameReader()
+        self._largest_nbytes = 0
+        self.pid = 0
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet a process of this user, refuse any other."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.pid, user = peer_of(transport.get_extra_info("socket"))
+        if user == os.geteuid():
+            self._root.on_client(self)
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of messages."""
+        try:
+            bodies = self._reader.feed(data)
+        except ValueError as error:
+            log.warning("the connection to a client is closed: %s", error)
+            self._transport.abort()
+            return
+        for body in bodies:
+            self._root.on_request(self, body)
+
+    def eof_received(self) -> None:
+        """Take the client's end; the transport closes by itself."""
+        self._root.on_client_gone(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Take the end of the connection."""
+        self._root.on_client_gone(self)
+        self.ended.set_result(None)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the client leaves too much unread."""
+        unread_nbytes = self._transport.get_write_buffer_size()
+        return unread_nbytes > MOST_UNREAD_NBYTES + self._largest_nbytes
+
+    def tell(self, message: msgspec.Struct) -> None:
+        """Send a message without waiting."""
+        frame = pack_frame(message)
+        self._largest_nbytes = max(self._largest_nbytes, len(frame))
+        self._transport.write(frame)
+
+    def close(self) -> None:
+        """Close the connection once the client has read everything."""
+        self._transport.close()
 
 
 class Clients:
-    """Track the owner of one root, and send messages to clients.
+    """Track the clients of one workspace and which of them owns it.
+
+    The first client has started the root and is its owner.
 
     Parameters
     ----------
@@ -44,187 +117,126 @@ class Clients:
     def __init__(
         self,
         options: BootOptions,
-        socket: zmq.asyncio.Socket,
-        address: RootAddress,
-        record: RecordFile | None,
         on_owner_gone: Callable[[], None],
         on_over: Callable[[], None],
     ) -> None:
         self._options = options
-        self._socket = socket
-        self._address = address
-        self._file = record
         self._on_owner_gone = on_owner_gone
         self._on_over = on_over
-        self._loop = asyncio.get_running_loop()
         self._started = time.time()
-        self._owner = b""  # routing id; empty: no owner (yet)
-        self._owner_pid = 0
-        self._unsent: list[FromRoot] = []  # messages for the first owner, kept until its `Hello`
-        self._had_owner = self._is_stopping = False
-        self._pidfd = -1
+        self._all: set[Client] = set()
+        self._owner: Client | None = None
+        self._is_stopping = False
         self._clock: asyncio.TimerHandle | None = None
         self._ends_at: float | None = None
-        self.n_greeted = 0
-        self._watch(options.client_pid)
+        self.n_owners = 0
 
     @property
     def owner(self) -> str:
         """Describe the process that owns the workspace."""
-        if self._owner_pid or not self._owner:
-            return f"process {self._owner_pid}"
+        if self._owner is None or self._owner.pid:
+            return f"process {self._owner.pid if self._owner else 0}"
         return "a process of another pid namespace (a container's?)"
 
-    @property
-    def had_owner(self) -> bool:
-        """Whether the first owner has said hello (earlier messages are kept)."""
-        return self._had_owner
-
-    def has_owner(self, identity: bytes) -> bool:
+    def has_owner(self, client: Client) -> bool:
         """Whether this client is the owner (may run cells, stop ranks)."""
-        return bool(identity) and identity == self._owner
+        return client is self._owner
 
-    # -- attach and detach --------------------------------------------------------------------
+    def meet(self, client: Client) -> None:
+        """Tell a new client which workspace this is."""
+        self._all.add(client)
+        if not self.n_owners:
+            self._own(client)
+        client.tell(
+            WorkspaceRecord(
+                version=phalanx.__version__,
+                name=self._options.world.name,
+                size=self._options.world.size,
+                pid=os.getpid(),
+                started=self._started,
+                owner_pid=self._owner.pid if self._owner else 0,
+                ends_at=self._ends_at,
+                is_stopping=self._is_stopping,
+                is_detached=self._options.is_detached,
+                grace_s=self._options.grace_s,
+            )
+        )
 
-    def greet(self, identity: bytes, hello: Hello) -> bool:
-        """Accept a client, or send it the reason for refusing it."""
+    def greet(self, client: Client, hello: Hello) -> bool:
+        """Make a client the owner, or send it the reason against that."""
+        name = self._options.world.name
         if self._is_stopping:
-            self.answer(
-                identity,
-                AttachRefused(f"the workspace {self._options.world.name!r} is being stopped"),
-            )
+            client.tell(AttachRefused(f"the workspace {name!r} is being stopped"))
             return False
-        if hello.version != phalanx.__version__:
-            text = f"its phalanx is {phalanx.__version__}, this one is {hello.version}"
-            self.answer(
-                identity, AttachRefused(f"the workspace {self._options.world.name!r}: {text}")
-            )
-            return False
-        # A pid of another namespace (a container's) means nothing here.
-        pid = hello.pid if hello.pid_namespace in {0, pid_namespace()} else 0
-        is_free = not self._owner and self._owner_pid in {0, pid}
-        if not is_free and hello.mode != "take" and identity != self._owner:
-            name = self._options.world.name
-            text = (
-                f"the workspace {name!r} is used by {self.owner}; take it over with "
-                f"%distributed attach {name} --take"
-            )
-            self.answer(identity, AttachRefused(text))
-            return False
-        if not is_free and identity != self._owner:
+        if self._owner is not None and self._owner is not client:
+            if not hello.is_taking:
+                text = (
+                    f"the workspace {name!r} is used by {self.owner}; take it over with "
+                    f"%distributed attach {name} --take"
+                )
+                client.tell(AttachRefused(text))
+                return False
             self._on_owner_gone()
-            if self._owner:
-                self.answer(self._owner, OwnershipTransferred(hello.pid))
-        self._owner, self._had_owner = identity, True
-        self._stop_clock()
-        self._watch(pid)
-        unsent, self._unsent = self._unsent, []
-        for message in unsent:
-            self.answer(identity, message)
-        self.n_greeted += 1
+            self.answer(self._owner, OwnershipTransferred(client.pid))
+        self._own(client)
         return True
 
-    def let_go(self, identity: bytes) -> None:
-        """Detach a client without stopping the ranks."""
-        if self.has_owner(identity):
-            self._on_gone()
-
-    def _watch(self, pid: int) -> None:
-        """Start the linger timer when this process ends.
-
-        The previous owner's process is not watched any more.
-        """
-        self._unwatch()
-        self._owner_pid = 0
-        if not pid:  # unknown: only `Detach` starts the timer
-            self.write()
-            return
-        try:
-            self._pidfd = open_pidfd(pid)
-        except ProcessLookupError:
-            self._on_gone()
-            return
-        self._owner_pid = pid
-        self._loop.add_reader(self._pidfd, self._on_gone)
-        self.write()
-
-    def _unwatch(self) -> None:
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
-
-    def _on_gone(self) -> None:
-        self._unwatch()
-        self._owner, self._owner_pid = b"", 0
-        self._on_owner_gone()
+    def _own(self, client: Client) -> None:
+        self._owner = client
+        self.n_owners += 1
         self._stop_clock()
-        self._clock = self._loop.call_later(self._options.linger_s, self._on_over)
-        self._ends_at = time.time() + self._options.linger_s
-        self.write()
+
+    def lose(self, client: Client) -> None:
+        """Forget a client that has gone.
+
+        The linger timer starts if it was the owner.
+        """
+        self._all.discard(client)
+        if client is self._owner:
+            self._owner = None
+            self._on_owner_gone()
+            loop, linger_s = asyncio.get_running_loop(), self._options.linger_s
+            self._clock = loop.call_later(linger_s, self._on_over)
+            self._ends_at = time.time() + linger_s
 
     def _stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
         self._clock = self._ends_at = None
 
-    # -- messages to clients ------------------------------------------------------------------
-
     def tell(self, message: FromRoot) -> None:
-        """Send a message to the owner.
-
-        Before the first owner's hello, the message is kept for that owner.
-        """
-        if self._owner:
+        """Send a message to the owner, if there is one."""
+        if self._owner is not None:
             self.answer(self._owner, message)
-        elif not self._had_owner:
-            self._unsent.append(message)
 
-    def answer(self, identity: bytes, message: FromRoot) -> None:
-        """Send a message to one client."""
-        # A ROUTER socket does not block: it drops messages to a client that has disconnected.
-        self._socket.send_multipart([identity, encode_message(message)])
+    def answer(self, client: Client, message: FromRoot) -> None:
+        """Send a message to one client.
 
-    # -- the workspace's record ---------------------------------------------------------------
-
-    def write(self, cut_off: str = "") -> None:
-        """Write the workspace's record for the user's other processes."""
-        if self._file is None:
+        A client that does not read is given up.
+        """
+        if client not in self._all:
             return
-        options = self._options
-        self._file.write(
-            WorkspaceRecord(
-                version=phalanx.__version__,
-                name=options.world.name,
-                size=options.world.size,
-                pid=os.getpid(),
-                started=self._started,
-                endpoint=self._address.endpoint,
-                public_key=self._address.public_key,
-                client_public_key=options.client_public_key,
-                client_secret_key=options.client_secret_key,
-                owner_pid=self._owner_pid,
-                ends_at=self._ends_at,
-                is_stopping=self._is_stopping,
-                is_detached=options.is_detached,
-                grace_s=options.grace_s,
-                cut_off=cut_off,
-            )
-        )
+        client.tell(message)
+        if client.is_overdue:
+            log.warning("process %d does not read what its workspace sends", client.pid)
+            client.tell(OwnershipTransferred(-1))
+            client.close()
+            self.lose(client)
 
     def stopping(self) -> None:
         """Refuse new clients from now on."""
         self._is_stopping = True
         self._stop_clock()
-        self.write()
 
-    def close(self, cut_off: str = "") -> None:
-        """Remove the record after the ranks have ended.
+    async def close(self, cut_off: str, asked: tuple[Client, int] | None) -> None:
+        """Tell all clients that the ranks have ended, and close the connections.
 
-        ``cut_off`` names the ranks that were killed, for a process that reads the file.
+        ``cut_off`` names the ranks that were killed, and ``asked`` is the client that has asked for
+        the end, and the number of its request.
         """
-        self._unwatch()
-        if cut_off:
-            self.write(cut_off)
-        if self._file is not None:
-            self._file.close()
+        ends = [client.ended for client in self._all]
+        for client in tuple(self._all):
+            client.tell(Stopped(asked[1] if asked and client is asked[0] else 0, cut_off))
+            client.close()
+        if ends:
+            await asyncio.wait(ends, timeout=LAST_WORD_S)

@@ -45,6 +45,7 @@ from ..membership import WorldState
 if TYPE_CHECKING:
     from ..hosts.samples import RemoteSampler
     from .cell_history import CellTimeline
+    from .clients import Client
 
 LOOK_EVERY_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over
 
@@ -325,7 +326,7 @@ class Samplers:
         far: Sequence[RemoteSampler] = (),
         activity: Callable[[int], Activity],
         is_ready: Callable[[int], bool],
-        send: Callable[[bytes, Samples], None],
+        send: Callable[[Client, Samples], None],
     ) -> None:
         self._world = world
         self._cells = cells
@@ -336,18 +337,18 @@ class Samplers:
         self._is_ready = is_ready
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._until_s: dict[bytes, float] = {}  # client -> when its lease ends
+        self._until_s: dict[Client, float] = {}  # client -> when its lease ends
         self._lateness = Lateness()
         self._number = 0
         self._is_running = False
         self._is_first = False  # the next sample is the first since a client watches again
 
-    def watch(self, identity: bytes, seconds: float) -> bool:
+    def watch(self, client: Client, seconds: float) -> bool:
         """Start, renew or end a client's lease; True: `run` must be started."""
         if seconds <= 0:
-            self._until_s.pop(identity, None)
+            self._until_s.pop(client, None)
             return False
-        self._until_s[identity] = self._loop.time() + min(seconds, LEASE_S)
+        self._until_s[client] = self._loop.time() + min(seconds, LEASE_S)
         is_first, self._is_running = not self._is_running, True
         return is_first
 
@@ -364,8 +365,8 @@ class Samplers:
                 begun_s = self._loop.time()
                 with errors.look():
                     samples = self.take()
-                    for identity in self._until_s:
-                        self._send(identity, samples)
+                    for client in self._until_s:
+                        self._send(client, samples)
                 # A slow sample (of very many ranks) must not take all of this process's time.
                 took_s = self._loop.time() - begun_s
                 await asyncio.sleep(max(INTERVAL_S - took_s, 4 * took_s))

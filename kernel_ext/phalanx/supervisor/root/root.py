@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import zmq.asyncio
 
 from phalanx.protocol import BootOptions, FromRoot, Notice, ToSupervisor
 from phalanx.protocol.host import FromCommand
@@ -21,6 +20,7 @@ from ..health.liveness import TaskSet
 from ..health.stalls import ImpossibleWait
 from ..hosts.host_set import HostSet
 from ..membership import MembershipCoordinator, WorldState
+from .clients import Client
 from .observers import DeadlockWatch, RankInspector, StallWatcher
 
 log = logging.getLogger(__name__)
@@ -37,23 +37,17 @@ class Root(ABC, Generic[_Message]):
     ----------
     options : BootOptions
         Options from the client.
-    client : zmq.asyncio.Socket
-        The bound socket to the clients.
     messages : type
         Type of the clients' messages.
     world : WorldState
         The world before its first epoch.
     """
 
-    def __init__(
-        self, options: BootOptions, client: zmq.asyncio.Socket, messages: Any, world: WorldState
-    ) -> None:
+    def __init__(self, options: BootOptions, messages: Any, world: WorldState) -> None:
         self._boot = options
-        self._client = client
         self._decoder: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(messages)
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._is_given_up = False  # whether the ranks cannot be started
         self._tasks = TaskSet(lambda _error: self.end())
         self._world = world
         self._host = HostSet(options, self)
@@ -76,9 +70,8 @@ class Root(ABC, Generic[_Message]):
         )
 
     async def run(self) -> None:
-        """Start the ranks, serve the clients, end the ranks."""
+        """Start the ranks, and end them when the world is over."""
         try:
-            self._tasks.spawn(self._serve())
             await self._start()
             if not self._over.is_set():
                 self._tasks.spawn(self._host.watch_health(self._awaited))
@@ -94,21 +87,18 @@ class Root(ABC, Generic[_Message]):
         """End the world, because of a signal, a request or an error."""
         self._over.set()
 
-    async def _serve(self) -> None:
-        """Handle the messages of clients.
+    def on_request(self, client: Client, body: bytes) -> None:
+        """Handle a message of a client.
 
         A message that cannot be decoded (another version, a foreign sender) is logged and dropped.
         Such a message must not end the ranks.
         """
-        while True:
-            identity, *bodies = await self._client.recv_multipart()
-            try:
-                (body,) = bodies
-                message = self._decoder.decode(body)
-            except (ValueError, RecursionError) as error:  # ValueError: also text that is not UTF-8
-                log.warning("a message of a client was not understood: %s", error)
-            else:
-                self._serve_one(identity, message)
+        try:
+            message = self._decoder.decode(body)
+        except (ValueError, RecursionError) as error:  # ValueError: also text that is not UTF-8
+            log.warning("a message of a client was not understood: %s", error)
+        else:
+            self._serve(client, message)
 
     def on_frozen(self, rank: int, reason: str) -> None:
         """Free the ranks that may wait for a frozen one.
@@ -133,7 +123,15 @@ class Root(ABC, Generic[_Message]):
         """End the ranks and close."""
 
     @abstractmethod
-    def _serve_one(self, identity: bytes, message: _Message) -> None:
+    def on_client(self, client: Client) -> None:
+        """Take a new client."""
+
+    @abstractmethod
+    def on_client_gone(self, client: Client) -> None:
+        """Take the end of a client; may be called again."""
+
+    @abstractmethod
+    def _serve(self, client: Client, message: _Message) -> None:
         """Handle one message of a client."""
 
     @abstractmethod

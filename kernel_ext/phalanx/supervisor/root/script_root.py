@@ -11,10 +11,10 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Collection, Sequence
 
-import zmq.asyncio
-
+import phalanx
 from phalanx.distributed import culprit_rank
 from phalanx.protocol import (
     USER_SIGNALS,
@@ -22,16 +22,15 @@ from phalanx.protocol import (
     EpochAborted,
     FromRoot,
     GetStacks,
-    Hello,
     Join,
     Notice,
     Recover,
     StacksAre,
     ToSupervisor,
+    WorkspaceRecord,
     say_late,
 )
 from phalanx.protocol.host import FromCommand, SignalRank
-from phalanx.protocol.os_text import encode_message
 from phalanx.protocol.scripts import (
     AllEnded,
     FromScriptRoot,
@@ -44,7 +43,7 @@ from phalanx.protocol.scripts import (
 )
 
 from ..membership import WorldState
-from ..processes.system import open_pidfd
+from .clients import Client
 from .root import Root
 from .script_commands import Commands
 
@@ -192,10 +191,12 @@ class FailureAttribution:
 class ScriptRoot(Root[ToScriptRoot]):
     """Run one launch: start the ranks, serve the launcher, end the ranks.
 
-    Made with the launch's options and a bound socket.
+    Made with the launch's options.
     """
 
-    def __init__(self, options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
+    _launcher: Client
+
+    def __init__(self, options: ScriptOptions) -> None:
         boot = options.boot
         world = WorldState(
             boot.world.size,
@@ -203,10 +204,9 @@ class ScriptRoot(Root[ToScriptRoot]):
             may_shrink=options.keep_going,
             may_replace=options.max_restarts > 0,
         )
-        super().__init__(boot, client, ToScriptRoot, world)
+        super().__init__(boot, ToScriptRoot, world)
         self._options = options
-        self._client_id = b""
-        self._unsent: list[FromScriptRoot] = []
+        self._is_given_up = False  # whether the ranks cannot be started
         self._attribution = FailureAttribution(boot.world.size)
         self._left: set[int] = set()  # ranks that ended with exit status 0
         self._commands = Commands(
@@ -219,7 +219,6 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._first_signal = 0  # of those that end the ranks
 
     async def _start(self) -> None:
-        self._watch_client(self._boot.client_pid)
         self._tasks.spawn(self._begin())
 
     async def _stop(self) -> None:
@@ -266,45 +265,38 @@ class ScriptRoot(Root[ToScriptRoot]):
         elif number == signal.SIGINT:
             self._kill_rest()
 
-    def _watch_client(self, pid: int) -> None:
-        """End this supervisor when the launcher's process ends."""
-        try:
-            pidfd = open_pidfd(pid)
-        except ProcessLookupError:
-            self.end()
-            return
+    def on_client(self, client: Client) -> None:
+        """Take the launcher, the only client."""
+        self._launcher = client
+        options = self._boot
+        client.tell(
+            WorkspaceRecord(
+                phalanx.__version__,
+                options.world.name,
+                options.world.size,
+                os.getpid(),
+                time.time(),
+            )
+        )
 
-        def gone() -> None:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
-            self.end()
+    def on_client_gone(self, client: Client) -> None:
+        """End this supervisor: the launcher has gone."""
+        self.end()
 
-        self._loop.add_reader(pidfd, gone)
-
-    def _serve_one(self, identity: bytes, message: ToScriptRoot) -> None:
-        self._client_id = identity
-        if isinstance(message, Hello):
-            unsent, self._unsent = self._unsent, []
-            for kept in unsent:
-                self._tell(kept)
-        elif isinstance(message, OutputTaken):
+    def _serve(self, client: Client, message: ToScriptRoot) -> None:
+        if isinstance(message, OutputTaken):
             self._commands.taken(message)
         elif isinstance(message, Input):
             self._commands.input(message.data)
-        elif isinstance(message, GetStacks):
-            self._tasks.spawn(self._get_stacks(message))
         else:
-            self.end()
+            self._tasks.spawn(self._get_stacks(message))
 
     async def _get_stacks(self, request: GetStacks) -> None:
         stacks = await self._inspector.stacks(request.ranks, is_twice=request.is_twice)
         self._tell(StacksAre(request.id, stacks))
 
     def _tell(self, message: FromScriptRoot) -> None:
-        if self._client_id:
-            self._client.send_multipart([self._client_id, encode_message(message)])
-        else:
-            self._unsent.append(message)
+        self._launcher.tell(message)
 
     # -- the ranks ----------------------------------------------------------------------------
 

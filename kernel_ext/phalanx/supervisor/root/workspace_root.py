@@ -1,6 +1,6 @@
 """Run the root supervisor of a workspace: coordinate ranks, serve clients.
 
-The root serves clients over CURVE, keeps the `WorldState`, and runs ipyparallel's controller and
+The root serves clients over a Unix socket, keeps the `WorldState`, and runs ipyparallel's controller and
 the ranks on their hosts. The root alone decides which ranks are alive.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-
-import zmq.asyncio
 
 from phalanx.protocol import (
     AddStartupCell,
@@ -22,7 +20,6 @@ from phalanx.protocol import (
     CancelCell,
     CellBegan,
     CellEnded,
-    Detach,
     EngineReady,
     Entered,
     Failed,
@@ -39,9 +36,7 @@ from phalanx.protocol import (
     Register,
     ReplacementsReady,
     Restart,
-    RootAddress,
     Stop,
-    Stopped,
     ToRoot,
     ToSupervisor,
     TypeLine,
@@ -52,9 +47,9 @@ from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 from ..engine.controller import Engines
 from ..hosts.samples import RankReader
 from ..membership import WorldState
-from ..runtime_dir import RecordFile
+from ..runtime_dir import Claim
 from .cells import CellScheduler
-from .clients import Clients
+from .clients import Client, Clients
 from .ending import RankEnding
 from .observers import Samplers
 from .queries import QueryService, Question
@@ -64,18 +59,19 @@ from .root import Root
 log = logging.getLogger(__name__)
 
 STOPPING = "the workspace is being stopped"
-HELLO_S = 5.0  # how long a first client may take to connect and learn that the start failed
 
 
 class WorkspaceRoot(Root[ToRoot]):
-    """Run one workspace, made with its options and its bound socket."""
+    """Run one workspace.
 
-    def __init__(
-        self, options: BootOptions, client: zmq.asyncio.Socket, address: RootAddress
-    ) -> None:
+    ``claim`` holds its name; None: no other process can find it.
+    """
+
+    def __init__(self, options: BootOptions, claim: Claim | None = None) -> None:
         world = WorldState(options.world.size)
-        super().__init__(options, client, ToRoot, world)
-        self._stop_request: tuple[bytes, int] | None = None
+        super().__init__(options, ToRoot, world)
+        self._claim = claim
+        self._stop_request: tuple[Client, int] | None = None
         self._is_stopping = False
         self._cut_off = ""  # which ranks a stop has killed
         self._rank_ending = RankEnding(self._host, self._inspector, options.grace_s)
@@ -103,10 +99,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._stalls,
             self._tasks.spawn,
         )
-        record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
-        self._clients = Clients(
-            options, client, address, record, self._on_owner_gone, self._on_linger_over
-        )
+        self._clients = Clients(options, self._on_owner_gone, self._on_linger_over)
         self._samplers = Samplers(
             world,
             self._answers.cells.times,
@@ -157,10 +150,9 @@ class WorkspaceRoot(Root[ToRoot]):
         self._clients.stopping()
         # Both at once: without the controller no rank's departure has to be reported.
         await asyncio.gather(self._engines.stop_controller(), self._host.stop())
-        self._clients.close(self._cut_off)
-        if self._stop_request is not None:
-            identity, request_id = self._stop_request
-            self._clients.answer(identity, Stopped(request_id, self._cut_off))
+        if self._claim is not None:
+            self._claim.release()
+        await self._clients.close(self._cut_off, self._stop_request)
 
     # -- controller ---------------------------------------------------------------------------
 
@@ -179,32 +171,36 @@ class WorkspaceRoot(Root[ToRoot]):
 
     # -- clients ------------------------------------------------------------------------------
 
+    def on_client(self, client: Client) -> None:
+        """Tell a new client which workspace this is."""
+        self._clients.meet(client)
+
+    def on_client_gone(self, client: Client) -> None:
+        """Detach a client without stopping the ranks."""
+        self._clients.lose(client)
+
     def _tell(self, message: FromRoot) -> None:
         self._clients.tell(message)
 
-    def _serve_one(self, identity: bytes, message: ToRoot) -> None:
+    def _serve(self, client: Client, message: ToRoot) -> None:
         if isinstance(message, Hello):
-            if self._clients.greet(identity, message) and self._is_booted:
-                self._clients.answer(identity, self._booted())
-            if self._is_given_up:
-                self.end()
+            if self._clients.greet(client, message) and self._is_booted:
+                self._clients.answer(client, self._booted())
         elif isinstance(message, Question):
-            self._tasks.spawn(self._answer(identity, message))
-        elif isinstance(message, Detach):
-            self._clients.let_go(identity)
+            self._tasks.spawn(self._answer(client, message))
         elif isinstance(message, WatchSamples):
-            if self._samplers.watch(identity, message.seconds):
+            if self._samplers.watch(client, message.seconds):
                 self._tasks.spawn(self._samplers.run())
-        elif not self._clients.has_owner(identity):
+        elif not self._clients.has_owner(client):
             if isinstance(message, BeginCell | Restart | Stop):
                 self._clients.answer(
-                    identity, Failed(message.id, f"{self._clients.owner} has it now")
+                    client, Failed(message.id, f"{self._clients.owner} has it now")
                 )
         elif self._is_stopping and isinstance(message, BeginCell | Restart):
-            self._clients.answer(identity, Failed(message.id, STOPPING))
+            self._clients.answer(client, Failed(message.id, STOPPING))
         elif isinstance(message, BeginCell):
             self._cells.announce(message.cell)
-            self._tasks.spawn(self._begin_cell(identity, message))
+            self._tasks.spawn(self._begin_cell(client, message))
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
         elif isinstance(message, OrderRanks) and self._is_booted:
@@ -217,9 +213,9 @@ class WorkspaceRoot(Root[ToRoot]):
         elif isinstance(message, ReplacementsReady):
             self._backlog.settle(message)
         elif isinstance(message, Restart):
-            self._tasks.spawn(self._restart(identity, message))
+            self._tasks.spawn(self._restart(client, message))
         elif isinstance(message, Stop):
-            self._stop_request = identity, message.id
+            self._stop_request = client, message.id
             self.stop()
 
     def _on_owner_gone(self) -> None:
@@ -232,25 +228,25 @@ class WorkspaceRoot(Root[ToRoot]):
         return self._world.ranks.are_ready
 
     def _booted(self) -> Booted:
-        return self._engines.booted(self._clients.n_greeted)
+        return self._engines.booted(self._clients.n_owners)
 
-    async def _answer(self, identity: bytes, question: Question) -> None:
-        self._clients.answer(identity, await self._answers.answer(question))
+    async def _answer(self, client: Client, question: Question) -> None:
+        self._clients.answer(client, await self._answers.answer(question))
 
-    async def _restart(self, identity: bytes, request: Restart) -> None:
+    async def _restart(self, client: Client, request: Restart) -> None:
         if self._is_booted:
-            self._clients.answer(identity, await self._restarts.restart(request))
+            self._clients.answer(client, await self._restarts.restart(request))
         else:
-            self._clients.answer(identity, Failed(request.id, "the ranks are not up yet"))
+            self._clients.answer(client, Failed(request.id, "the ranks are not up yet"))
 
     async def _restart_unasked(self, rank: int) -> None:
         problem = await self._restarts.replace(rank)
         if problem:
             self._tell(Notice(f"rank {rank} could not be replaced: {problem}"))
 
-    async def _begin_cell(self, identity: bytes, request: BeginCell) -> None:
-        answer = await self._cells.begin(request, lambda: self._clients.has_owner(identity))
-        self._clients.answer(identity, answer)
+    async def _begin_cell(self, client: Client, request: BeginCell) -> None:
+        answer = await self._cells.begin(request, lambda: self._clients.has_owner(client))
+        self._clients.answer(client, answer)
         self._stalls.look()
 
     # -- the ranks ---------------------------------------------------------------------------
@@ -309,11 +305,7 @@ class WorkspaceRoot(Root[ToRoot]):
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
         self._tell(BootFailed("\n".join(reasons)))
-        self._is_given_up = True
-        if self._clients.had_owner:
-            self.end()
-        else:  # the first client is still connecting and must get notice
-            self._loop.call_later(HELLO_S, self.end)
+        self.end()
 
     def on_news(self, message: FromRoot) -> None:
         """Forward boot progress to the clients."""

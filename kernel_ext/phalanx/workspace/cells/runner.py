@@ -38,7 +38,7 @@ from phalanx.rank import POST_MORTEM, ErrorOfCell
 from ..connection.root_client import RootClient
 from ..connection.transport import SharedClient, SocketThread, ctrl_c
 from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
-from ..output.notices import say_failed, say_joined, say_unasked, say_without
+from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import View
 from .attach import AttachSync
@@ -624,7 +624,9 @@ class CellRunner:
             if error is not None:
                 raise error
         if answer.failed:
-            raise DistributedError(say_failed(answer.failed))
+            why = "; ".join(f"rank {rank} {reason}" for rank, reason in answer.failed.items())
+            msg = f"not replaced: {why}"
+            raise DistributedError(msg)
         return answer.ranks
 
     def call(

@@ -1,119 +1,56 @@
-"""Start or find a root supervisor, and list this user's workspaces.
-
-`RootClient` speaks with the root of the returned `Connection`.
-"""
+"""Start or find a root supervisor, and list this user's workspaces."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import zmq
+import msgspec
 
 import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import GRACE_S, BootOptions, WorkspaceRecord
-from phalanx.supervisor import (
-    FoundRoot,
-    RootProcess,
-    claim_name,
-    find_record,
-    kept_record,
-    launch_root,
-    list_records,
+from phalanx.protocol import (
+    BootOptions,
+    Hello,
+    Stopped,
+    WorkspaceRecord,
+    pack_frame,
+    read_frame,
 )
+from phalanx.supervisor import RootProcess, find_root, launch_root, list_records
 
 from ..options import StartOptions
 from ..output.view import format_time
 from .transport import ctrl_c
 
-Mode = Literal["own", "take"]
-
+END_S = 1.0  # from the root's last message to its exit
 STOP_S = 10.0  # a root that has not ended its ranks so long after their grace is killed
 
 
-@dataclass(frozen=True, repr=False)
-class Connection:
-    """A running root and the keys of its clients."""
-
-    name: str
-    size: int
-    root: RootProcess | FoundRoot
-    public_key: bytes
-    secret_key: bytes
-    mode: Mode = "own"
-    is_detached: bool = False  # the ranks outlive an orderly end of the client
-    grace_s: float = GRACE_S
-
-    def abandon(self) -> None:
-        """Give up a root that cannot be used.
-
-        A root that was started here ends.
-        """
-        if isinstance(self.root, RootProcess):
-            self.root.close(timeout_s=0.0)
-        else:
-            self.root.let_go()
-
-
-def start_root(options: StartOptions) -> Connection:
-    """Start a root under a free name."""
-    public_key, secret_key = zmq.curve_keypair()
-    with claim_name(options.name, is_fixed=options.is_named) as claim:
-        boot = BootOptions(
-            options.world(claim.name),
-            client_pid=os.getpid(),
-            client_public_key=public_key,
+def start_root(options: StartOptions) -> RootProcess:
+    """Start a root under a free name; this process is its owner."""
+    return launch_root(
+        BootOptions(
+            options.world(options.name),
             linger_s=options.linger_s,
             cwd=str(Path.cwd()),
             slow_operation_s=options.slow_operation_s,
+            is_named=options.is_named,
             auto_restart=options.auto_restart,
-            client_secret_key=secret_key,
-            record_fd=claim.fd,
-            record_path=str(claim.path),
+            is_detached=options.is_detached,
             hosts=options.hosts,
             remote=options.remote,
-            is_detached=options.is_detached,
             grace_s=options.grace_s,
         )
-        try:
-            root = launch_root(boot, pass_fds=[claim.fd])
-        except BaseException:
-            claim.give_up()
-            raise
-    return Connection(
-        claim.name,
-        options.ranks,
-        root,
-        public_key,
-        secret_key,
-        is_detached=options.is_detached,
-        grace_s=options.grace_s,
     )
 
 
-def connect_to(record: WorkspaceRecord, mode: Mode) -> Connection:
-    """Connect to the root of a record."""
-    return Connection(
-        record.name,
-        record.size,
-        FoundRoot(record),
-        record.client_public_key,
-        record.client_secret_key,
-        mode,
-        record.is_detached,
-        record.grace_s,
-    )
-
-
-def choose_record(name: str | None) -> WorkspaceRecord:
-    """Return the record of the named workspace.
+def attach_root(name: str | None, *, is_taking: bool) -> RootProcess:
+    """Ask the root of a workspace to attach this process.
 
     Without a name, take the only workspace without an owner, or else the only workspace.
 
@@ -122,26 +59,39 @@ def choose_record(name: str | None) -> WorkspaceRecord:
     DistributedError
         There is no such workspace, it cannot be attached to, or several match; says so in one line.
     """
-    record = _only_one() if name is None else find_record(name)
-    if record is None:
+    root = find_root(_only_one() if name is None else name)
+    if root is None:
         known = ", ".join(found.name for found in list_records())
         there = f"there are: {known}" if known else "none of yours runs here"
         msg = f"there is no workspace {name!r}; {there}"
         raise DistributedError(msg)
+    if problem := _problem(root.record):
+        root.abandon()
+        raise DistributedError(problem)
+    with contextlib.suppress(ConnectionError):  # it has just ended, as its client finds
+        root.sock.sendall(pack_frame(Hello(is_taking)))
+    return root
+
+
+def _problem(record: WorkspaceRecord) -> str:
+    """Return why no process can attach to a workspace; "": any can."""
+    if record.is_silent:
+        return (
+            f"the supervisor of the workspace {record.name!r} (process {record.pid}) does not "
+            f"answer; phalanx stop {record.name} ends it"
+        )
     if record.is_stopping:
-        msg = f"the workspace {record.name!r} is being stopped"
-        raise DistributedError(msg)
+        return f"the workspace {record.name!r} is being stopped"
     if record.version != phalanx.__version__:
-        msg = (
+        return (
             f"the workspace {record.name!r} was started by phalanx {record.version}, this is "
             f"{phalanx.__version__}: attach with that version, or end it with phalanx stop "
             f"{record.name}"
         )
-        raise DistributedError(msg)
-    return record
+    return ""
 
 
-def _only_one() -> WorkspaceRecord:
+def _only_one() -> str:
     records = list_records()
     # Without a name a workspace without an owner is meant.
     meant = [r for r in records if not r.owner_pid and not r.is_stopping] or records
@@ -152,7 +102,7 @@ def _only_one() -> WorkspaceRecord:
         names = ", ".join(record.name for record in meant)
         msg = f"there are several workspaces, say which: {names}"
         raise DistributedError(msg)
-    return meant[0]
+    return meant[0].name
 
 
 @dataclass(frozen=True)
@@ -170,10 +120,13 @@ class WorkspaceInfo:
     owner_pid: int
     ends_in_s: float | None
     is_stopping: bool
+    is_silent: bool = False
 
     @property
     def state(self) -> str:
         """Describe in one line who uses the workspace."""
+        if self.is_silent:
+            return "does not answer"
         if self.is_stopping:
             return "is being stopped"
         if self.owner_pid:
@@ -189,7 +142,7 @@ def list_workspaces() -> tuple[WorkspaceInfo, ...]:
     Raises
     ------
     DistributedError
-        The folder of records belongs to another user, or is open to others.
+        The folder of sockets belongs to another user, or is open to others.
     """
     now_s = time.time()
     return tuple(_info(record, now_s) for record in list_records())
@@ -204,15 +157,14 @@ def _info(record: WorkspaceRecord, now_s: float) -> WorkspaceInfo:
         owner_pid=record.owner_pid,
         ends_in_s=None if record.ends_at is None else max(0.0, record.ends_at - now_s),
         is_stopping=record.is_stopping,
+        is_silent=record.is_silent,
     )
 
 
 def free_workspaces() -> tuple[str, ...]:
     """Return the names of workspaces that `Workspace.attach` can take now."""
-    with contextlib.suppress(DistributedError):  # the folder of records belongs to another user
-        return tuple(
-            info.name for info in list_workspaces() if not info.owner_pid and not info.is_stopping
-        )
+    with contextlib.suppress(DistributedError):  # the folder of sockets belongs to another user
+        return tuple(info.name for info in list_workspaces() if info.state.startswith("free"))
     return ()
 
 
@@ -223,7 +175,7 @@ def format_workspaces(infos: Sequence[WorkspaceInfo]) -> str:
     width = max(4, *(len(info.name) for info in infos))
     rows = [f"{'name':<{width}}  ranks  up for       state"]
     rows += [
-        f"{info.name:<{width}}  {info.size:>5}  {format_time(info.age_s):<11}  {info.state}"
+        f"{info.name:<{width}}  {info.size or '?':>5}  {format_time(info.age_s):<11}  {info.state}"
         for info in infos
     ]
     return "\n".join(rows)
@@ -240,15 +192,25 @@ def stop_workspace(name: str, timeout_s: float = STOP_S) -> tuple[int, str]:
     DistributedError
         There is no workspace of this name.
     """
-    record = find_record(name)
-    if record is None:
+    root = find_root(name)
+    if root is None:
         known = ", ".join(info.name for info in list_workspaces())
         msg = f"there is no workspace {name!r}; " + (
             f"there are: {known}" if known else "none runs"
         )
         raise DistributedError(msg)
-    root = FoundRoot(record)
-    with kept_record(record) as read, ctrl_c(lambda: root.signal(signal.SIGTERM)):
+    if not root.pid:
+        root.abandon()
+        msg = f"the workspace {name!r} runs in another container: stop it there"
+        raise DistributedError(msg)
+    root.sock.settimeout(root.record.grace_s + timeout_s)
+    cut_off = ""
+    with root.sock, ctrl_c(lambda: root.signal(signal.SIGTERM)):
         root.signal(signal.SIGTERM)
-        root.close(record.grace_s + timeout_s)
-        return record.size, read().cut_off
+        with contextlib.suppress(OSError):  # its end, or silence
+            while True:
+                body = read_frame(root.sock)
+                with contextlib.suppress(ValueError):  # another message
+                    cut_off = msgspec.msgpack.decode(body, type=Stopped).cut_off
+        root.close(END_S)
+        return root.record.size, cut_off

@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import logging
 import math
-import os
 import queue
 import socket
 import threading
@@ -19,10 +18,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
-import zmq
-
-import phalanx
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     AddStartupCell,
@@ -34,7 +29,6 @@ from phalanx.protocol import (
     CancelCell,
     CellAllowed,
     CellStatusReply,
-    Detach,
     Failed,
     FromRoot,
     GetCellStatus,
@@ -42,7 +36,6 @@ from phalanx.protocol import (
     GetStacks,
     GetTopology,
     GetTrace,
-    Hello,
     Notice,
     OrderRanks,
     OutputIs,
@@ -64,10 +57,9 @@ from phalanx.protocol import (
     WatchSamples,
     WorldTopology,
 )
-from phalanx.supervisor import pid_namespace
+from phalanx.supervisor import RootProcess
 
-from .connect import Connection
-from .transport import SocketThread, ctrl_c, own_thread
+from .transport import RootLink, SocketThread, ctrl_c
 
 LEASE_S = 10.0  # a cell may keep the kernel from reading for most of that, and no sample is lost
 # Each renewal wakes the supervisor, which costs busy ranks as much as taking a sample.
@@ -100,7 +92,6 @@ END_S = 1.0  # from the root's last message to its exit
 RESTART_S = 90.0  # more than the root's own limits to kill a rank and to start one
 POLL_S = 0.1
 CHANGES_S = 0.2  # five times a second is enough for what a person sees
-LAST_WORD_S = 0.5  # for a message through a socket and two threads, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -201,54 +192,38 @@ class RootClient:
     ----------
     thread : SocketThread
         Owns the client's socket.
-    connection : Connection
-        The root and the keys of its clients.
+    root : RootProcess
+        The root, which has this client as its owner, or has a `Hello`.
     on_news : callable
-        Gets `RankLost`, `RankSays`, `Notice` and other news, on the socket thread. If
-        the root dies, it gets a `RankLost` for each rank, on a thread of this client.
+        Gets `RankLost`, `RankSays`, `Notice` and other news, on the socket thread. If the root
+        dies, it gets a `RankLost` for each rank.
     """
 
     def __init__(
         self,
         thread: SocketThread,
-        connection: Connection,
+        root: RootProcess,
         on_news: Callable[[FromRoot], None],
     ) -> None:
-        self._root = connection.root
+        self._root = root
         self._on_news = on_news
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[FromRoot], None]] = {}
         self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
-        self._decoder = msgspec.msgpack.Decoder(FromRoot)
         self._thread = thread
         self._samples = SampleLog(self._send)
         self._is_stopping = False
         self._is_booting = True
-        self._grace_s = connection.grace_s
+        self._has_ended = threading.Event()
         self._stop_id = 0
         self._stopped: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()  # the answer to `Stop`
-        self._size = connection.size
         self._changes: ChangeWatch | None = None
-        self._watcher = own_thread("phalanx-root", self._watch)
         try:
-            self._watcher.start()
-            self._connect(connection)
+            self._link = RootLink(thread, root.sock, FromRoot, self._receive, self._on_end)
         except BaseException:
-            self._is_stopping = True
-            connection.abandon()
+            root.abandon()
             raise
-
-    def _connect(self, connection: Connection) -> None:
-        def configure(sock: zmq.Socket[bytes]) -> None:
-            sock.curve_serverkey = self._root.address.public_key
-            sock.curve_publickey = connection.public_key
-            sock.curve_secretkey = connection.secret_key
-
-        self._socket = self._thread.socket(
-            zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
-        )
-        self._send(Hello(phalanx.__version__, os.getpid(), connection.mode, pid_namespace()))
 
     @property
     def pid(self) -> int:
@@ -257,18 +232,18 @@ class RootClient:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the root supervisor runs."""
-        return self._root.poll() is None
+        """Whether the root supervisor can be reached."""
+        return not self._has_ended.is_set()
 
-    def _watch(self) -> None:
+    def _on_end(self) -> None:
         """Report all ranks as lost when the root dies.
 
         No other process can report the root's death.
         """
-        self._root.wait()
+        self._has_ended.set()
         if not self._is_stopping:
             host = socket.gethostname()
-            for rank in range(self._size):
+            for rank in range(self._root.record.size):
                 self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
             self._changed()
 
@@ -437,7 +412,7 @@ class RootClient:
         return self._ask(
             lambda id_: Restart(id_, ranks, force, copy_from, init),
             Restarted,
-            self._grace_s + RESTART_S,
+            self._root.record.grace_s + RESTART_S,
         )
 
     def ask_to_stop(self) -> None:
@@ -468,29 +443,22 @@ class RootClient:
             # If the root hangs or has just died, close() below kills it with its children.
             with contextlib.suppress(DistributedError), ctrl_c(self.kill_ranks):
                 self.ask_to_stop()
-                limit_s = self._grace_s + STOP_S
+                limit_s = self._root.record.grace_s + STOP_S
                 answer = self._wait(self._stopped, limit_s, "the end of the ranks")
                 cut_off = answer.cut_off if isinstance(answer, Stopped) else ""
-        # The root's exit wakes the watcher at once; `close` would only poll for it.
-        self._watcher.join(timeout=END_S)
-        self._root.close(timeout_s=0.0)
-        self._watcher.join()
+        self._root.close(END_S)
         return cut_off
 
-    def leave(self) -> None:
-        """Leave the root to the client that took it over; idempotent."""
+    def let_go(self) -> None:
+        """Leave the ranks running; idempotent."""
         self._is_stopping = True
+        self._link.finish()
         self._root.let_go()
 
-    def let_go(self) -> None:
-        """Detach: leave the ranks running for their linger time; idempotent."""
-        self._is_stopping = True
-        if self.is_alive:
-            # Closing sockets may lose the last message: an answer proves that `Detach` has arrived.
-            with contextlib.suppress(DistributedError):
-                self._send(Detach())
-                self.cell_status()
-        self._root.let_go()
+    def detach(self) -> None:
+        """Leave the ranks running, and wait until the root knows that."""
+        self.let_go()
+        self._has_ended.wait(END_S)
 
     def _request(self, make: Callable[[int], ToRoot], answered: Callable[[FromRoot], None]) -> int:
         request_id = next(self._ids)
@@ -533,27 +501,23 @@ class RootClient:
                 return inbox.get(timeout=POLL_S)
             except queue.Empty:
                 if not self.is_alive:
-                    return self._last_word(inbox)
+                    break
                 self._thread.check()
                 if is_stopped():
                     raise KeyboardInterrupt from None
-        msg = f"waited {timeout_s:g} s for {what}"
+        else:
+            msg = f"waited {timeout_s:g} s for {what}"
+            raise DistributedError(msg)
+        with contextlib.suppress(queue.Empty):
+            return inbox.get_nowait()  # the root's last message
+        said = self._root.last_output()
+        msg = f"the supervisor is gone{': ' + said if said else ''}"
         raise DistributedError(msg)
 
-    def _last_word(self, inbox: queue.SimpleQueue[FromRoot]) -> FromRoot:
-        """Wait for a message that the dead supervisor sent before its exit."""
-        try:
-            return inbox.get(timeout=LAST_WORD_S)
-        except queue.Empty:
-            log = self._root.last_output()
-            msg = f"the supervisor is gone{': ' + log if log else ''}"
-            raise DistributedError(msg) from None
-
     def _send(self, message: ToRoot) -> None:
-        self._thread.send(self._socket, [msgspec.msgpack.encode(message)])
+        self._link.send(message)
 
-    def _receive(self, frames: list[bytes]) -> None:
-        message = self._decoder.decode(frames[-1])
+    def _receive(self, message: FromRoot) -> None:
         if isinstance(message, Booted | BootFailed | AttachRefused):
             self._boot.put(message)
         elif isinstance(message, Samples):

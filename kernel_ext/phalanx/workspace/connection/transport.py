@@ -1,6 +1,7 @@
 """Own the client's sockets and the one thread that uses them.
 
-`SocketThread` sends and receives frames. `RankChannels` speaks Jupyter's wire protocol
+`SocketThread` sends and receives frames. `RootLink` exchanges messages with a root supervisor.
+`RankChannels` speaks Jupyter's wire protocol
 (jupyter_client's Session) with the ranks' kernels. `SharedClient` makes ipyparallel's own client.
 `ctrl_c` catches SIGINT while a caller waits for messages.
 """
@@ -8,20 +9,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import zmq
 from jupyter_client.session import Session
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import name_ranks
+from phalanx.protocol import FrameReader, name_ranks, pack_frame
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -31,7 +36,9 @@ log = logging.getLogger(__name__)
 
 Frames = Any  # a list of bytes, or of zmq.Frame
 Sendable = Sequence[bytes | memoryview]
+Stream = socket.socket
 
+MAX_NBYTES = (1 << 32) - 1  # of a root's message: the flight recorders of 4096 ranks have 1 GiB
 LOGGED = (1, 10, 100, 1_000, 10_000)  # the failed messages that are logged, by number
 MAX_CHARACTERS = 300  # longest error text in a line
 
@@ -74,6 +81,7 @@ class SocketThread:
         self._outgoing: deque[tuple[zmq.Socket[bytes], Sendable]] = deque()
         self._tasks: deque[Callable[[], None]] = deque()
         self._handlers: dict[zmq.Socket[bytes], tuple[Callable[[Frames], None], bool]] = {}
+        self._streams: dict[int, tuple[Stream, Callable[[], object]]] = {}
         self._poller = zmq.Poller()
         self._bell_lock = threading.Lock()
         inner = self._context.socket(zmq.PAIR)
@@ -113,9 +121,33 @@ class SocketThread:
             self._handlers[sock] = handler, copy
             self._poller.register(sock, zmq.POLLIN)
 
-        self._tasks.append(adopt)
-        self._ring()
+        self.call(adopt)
         return sock
+
+    def call(self, task: Callable[[], None]) -> None:
+        """Run a task on the thread, after the caller's earlier tasks.
+
+        Raises
+        ------
+        DistributedError
+            The thread is broken.
+        """
+        self.check()
+        self._tasks.append(task)
+        self._ring()
+
+    def watch(self, sock: Stream, handler: Callable[[], object], events: int) -> None:
+        """Call ``handler`` on events of a stream socket; 0: close it.
+
+        Only the thread calls this. The thread's end closes the socket as well.
+        """
+        if events:
+            self._streams[sock.fileno()] = sock, handler
+            self._poller.register(sock.fileno(), events)
+        else:
+            del self._streams[sock.fileno()]
+            self._poller.unregister(sock.fileno())
+            sock.close()
 
     def send(self, sock: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
         """Send from any thread; messages of one caller stay in order.
@@ -157,6 +189,8 @@ class SocketThread:
             if not self._broken:
                 self._bell.send(b"close")
         self._thread.join()
+        for sock, _ in self._streams.values():
+            sock.close()
         self._bell.close()
         self._context.destroy(linger=0)
 
@@ -181,12 +215,14 @@ class SocketThread:
                     self._tasks.popleft()()
                 while self._outgoing:
                     target, frames = self._outgoing.popleft()
-                    self._try(partial(target.send_multipart, frames, copy=False))
+                    self.attempt(partial(target.send_multipart, frames, copy=False))
+            elif isinstance(sock, int):
+                self.attempt(self._streams[sock][1])
             else:
-                self._try(partial(self._receive, sock))
+                self.attempt(partial(self._receive, sock))
         return is_open
 
-    def _try(self, handle: Callable[[], object]) -> None:
+    def attempt(self, handle: Callable[[], object]) -> None:
         """Send or receive one message; log an error and continue.
 
         An error in one message must not end the thread, which serves all other messages.
@@ -225,6 +261,103 @@ def say_error(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001 - the __str__ of a user's error may raise anything
         return kind
     return f"{kind}: {text[:MAX_CHARACTERS]}" if text else kind
+
+
+# A child that this process forks must not hold a link open after this process has ended.
+_links: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_links() -> None:
+    for sock in tuple(_links):
+        sock.close()
+
+
+os.register_at_fork(after_in_child=_close_links)
+
+
+class RootLink:
+    """Exchange messages with a root supervisor over a stream socket.
+
+    ``take`` gets each message of type ``messages``, and ``on_end`` is called once when the root has
+    gone; both on the socket thread.
+    """
+
+    def __init__(
+        self,
+        thread: SocketThread,
+        sock: socket.socket,
+        messages: Any,
+        take: Callable[[Any], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        sock.setblocking(False)
+        _links.add(sock)
+        self._thread = thread
+        self._sock = sock
+        self._decoder = msgspec.msgpack.Decoder(messages)
+        self._reader = FrameReader(MAX_NBYTES)
+        self._take = take
+        self._on_end = on_end
+        self._unsent = bytearray()
+        thread.call(self._flush)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message from any thread, without waiting.
+
+        Messages of one caller stay in order.
+
+        Raises
+        ------
+        DistributedError
+            The thread is broken.
+        """
+        frame = pack_frame(message)
+
+        def put() -> None:
+            self._unsent += frame
+            self._flush()
+
+        self._thread.call(put)
+
+    def finish(self) -> None:
+        """Send nothing more, from any thread; the root then closes its end."""
+
+        def shut() -> None:
+            with suppress(OSError):  # the root has gone
+                self._sock.shutdown(socket.SHUT_WR)
+
+        try:
+            self._thread.call(shut)
+        except DistributedError:
+            shut()
+
+    def _flush(self) -> None:
+        if self._sock.fileno() < 0:  # the root has gone
+            return
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()  # the root has gone, as `_on_ready` finds
+        events = zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0)
+        self._thread.watch(self._sock, self._on_ready, events)
+
+    def _on_ready(self) -> None:
+        if self._unsent:
+            self._flush()
+        try:
+            data = self._sock.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for body in self._reader.feed(data):
+            self._thread.attempt(lambda body=body: self._take(self._decoder.decode(body)))  # type: ignore[misc]
+        if not data:
+            self._thread.watch(self._sock, self._on_ready, 0)
+            self._on_end()
 
 
 class RankChannels:

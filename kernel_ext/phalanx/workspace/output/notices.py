@@ -186,11 +186,6 @@ def say_without(dead: Mapping[int, str]) -> str:
     return text
 
 
-def say_failed(failed: Mapping[int, str]) -> str:
-    """Say why ranks were not replaced."""
-    return f"not replaced: {'; '.join(f'rank {rank} {why}' for rank, why in failed.items())}"
-
-
 def say_joined(ranks: Collection[int]) -> str:
     """Say that a requested restart was already in progress.
 

@@ -15,9 +15,10 @@ import re
 import threading
 import time
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
@@ -25,6 +26,7 @@ from .events import Clear, Display, Event, Text, is_image
 from .text import LINE_LIMIT, LineAssembler, StreamName
 from .view import View
 
+_NUMBER = re.compile(r"\d+")
 WINDOW_S = 0.1  # a line waits this long for the same line from other ranks
 LONGEST_S = 1.0  # the same, for lines that ranks print at different times
 WAITING_LINES = 20_000  # lines that wait at most, to bound memory
@@ -43,15 +45,18 @@ class MergedLine:
 
     For displays, ``events`` has them in order. Displays of several ranks with the same ``text`` are
     shown together, and equal ones (`EQUAL`) are shown once.
-    Lines of one ``kind`` differ only in their numbers, as those of a ``print`` in a loop do.
     """
 
     ranks: set[int]
     stream: StreamName | Literal["display"]
     text: str
     came_s: float
-    kind: str = ""  # of a line, with its stream
     events: list[Display | Clear] = field(default_factory=list)
+
+    @cached_property
+    def kind(self) -> str:
+        """The text without numbers: alike for prints in a loop."""
+        return _NUMBER.sub("0", f"{self.stream} {self.text[:200]}")
 
 
 class LineMerger:
@@ -93,12 +98,11 @@ class LineMerger:
             number = numbers[at]
             merged = self._queue[number - self._first]
             merged.ranks.add(rank)
-            if merged.kind:
+            if stream != "display":
                 self.repeated(merged.kind, now_s - merged.came_s)
             self._last_of_rank[rank] = number
             return merged
-        kind = "" if stream == "display" else re.sub(r"\d+", "0", f"{stream} {text[:200]}")
-        merged = MergedLine({rank}, stream, text, now_s, kind)
+        merged = MergedLine({rank}, stream, text, now_s)
         if is_late and behind < self._first:
             self._late.append(merged)  # so that the rank's next lines can join those in the queue
             return merged
@@ -122,12 +126,12 @@ class LineMerger:
         ready, self._late = self._late, []
         if len(self._windows_s) > KINDS:
             self._windows_s.clear()
-        while (due_s := self.next_due_s()) is not None:
-            behind = [rank for rank in running if self._last_of_rank.get(rank, -1) < self._first]
-            if behind and now_s < due_s and len(self._queue) <= WAITING_LINES:
+        while self._queue:
+            can_grow = any(self._last_of_rank.get(rank, -1) < self._first for rank in running)
+            if can_grow and len(self._queue) <= WAITING_LINES and now_s < self._due_s():
                 break
             line = self._pop()
-            if line.kind and len(running) > len(line.ranks) == 1:
+            if line.stream != "display" and len(running) > len(line.ranks) == 1:
                 self._windows_s.setdefault(line.kind, 0.0)
             ready.append(line)
         return ready
@@ -147,8 +151,9 @@ class LineMerger:
 
     def next_due_s(self) -> float | None:
         """Return when the oldest line is due; None without lines."""
-        if not self._queue:
-            return None
+        return self._due_s() if self._queue else None
+
+    def _due_s(self) -> float:
         head = self._queue[0]
         return head.came_s + self._windows_s.get(head.kind, WINDOW_S)
 
@@ -157,7 +162,7 @@ class LineMerger:
 class _Printed:
     """How often ranks printed a line, and how often it is shown."""
 
-    n_of: Counter[int] = field(default_factory=Counter)  # by rank
+    n_of: dict[int, int] = field(default_factory=dict)  # by rank
     most: int = 0  # of any rank
     n_shown: int = 0
     came_s: float = 0.0  # time of the last one that no other rank had printed
@@ -191,7 +196,7 @@ class CellOutput:
         """Take a piece of a rank's output."""
         for stream, line in self._assembler.take(event.rank, event.stream, event.text):
             printed = self._printed.get(hash((stream, line)))
-            is_late = printed is not None and printed.n_of[event.rank] < printed.most
+            is_late = printed is not None and printed.n_of.get(event.rank, 0) < printed.most
             self._merger.add(event.rank, stream, line, now_s, is_late=is_late)
 
     def display(self, event: Display | Clear, now_s: float) -> None:
@@ -269,7 +274,8 @@ class CellOutput:
         """Return whether to show a line; count it once for all ranks."""
         key = hash((line.stream, line.text))
         printed = self._printed[key]
-        printed.n_of.update(line.ranks)
+        for rank in line.ranks:
+            printed.n_of[rank] = printed.n_of.get(rank, 0) + 1
         number = max(printed.n_of[rank] for rank in line.ranks)
         is_new = number > printed.most
         fits = self._n_characters < MAX_CHARACTERS
@@ -285,7 +291,7 @@ class CellOutput:
             self.n_hidden += is_shown and not fits
             fits = fits and is_shown
         self._n_characters += len(line.text) * fits
-        is_equal = all(printed.n_of[rank] == printed.most for rank in self._ranks)
+        is_equal = all(printed.n_of.get(rank, 0) == printed.most for rank in self._ranks)
         if is_equal or len(self._printed) > UNEQUAL_LINES:
             del self._printed[key]
         return fits

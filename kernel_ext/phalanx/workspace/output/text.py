@@ -20,17 +20,8 @@ _CONTROL = re.compile(
 )
 _COLOUR = re.compile(r"\x1b\[([\d;:]{0,64})m")
 
-_OFF = {
-    22: ("1", "2"),
-    23: ("3",),
-    24: ("4",),
-    25: ("5", "6"),
-    27: ("7",),
-    28: ("8",),
-    29: ("9",),
-    39: ("fg",),
-    49: ("bg",),
-}
+# What these numbers switch off; the others up to 29 switch off the number less 20.
+_OFF = {22: ("1", "2"), 25: ("5", "6"), 39: ("fg",), 49: ("bg",)}
 
 StreamName = Literal["stdout", "stderr"]
 LINE_LIMIT = 100_000  # characters kept of a line; a browser freezes on longer ones
@@ -103,8 +94,8 @@ class Colours:
             rest = _rest(words) if number in {38, 48} else []
             if number == 0:
                 self._on.clear()
-            elif number in _OFF:
-                for what in _OFF[number]:
+            elif 22 <= number <= 29 or number in _OFF:
+                for what in _OFF.get(number, (str(number - 20),)):
                     self._on.pop(what, None)
             elif 30 <= number <= 38 or 90 <= number <= 97:
                 self._on["fg"] = ";".join([word, *rest])

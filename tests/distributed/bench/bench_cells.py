@@ -1,0 +1,127 @@
+"""What ranks of the farm run: sweeps, sound and broken ones, and many operations of all kinds."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from distributed.cells.split_cells import resources
+
+import phalanx as px
+from phalanx import distributed
+from phalanx.distributed.bench import limits as limits_module
+from phalanx.distributed.bench import limits_of_ranks, run_sweep, sweep
+from phalanx.distributed.bench.request import Case, dtype_named
+from phalanx.distributed.connect.handshake import LinkPurpose
+from phalanx.protocol import Limit, Measurement
+
+
+def swept(ops: list[str], dtypes: list[str], sizes: list[int]) -> list[Measurement]:
+    return [
+        m for op in ops for dtype in dtypes for m in sweep(op, sizes, dtype=dtype, iterations=1)
+    ]
+
+
+def refused(nbytes: int, free: int) -> str:
+    """Why there is no sweep of that size where each machine has so much memory free; ""."""
+    with patch.object(run_sweep, "available_memory", lambda: free):
+        try:
+            sweep("all_sum", [nbytes], iterations=1)
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def limits(seconds: float = 0.05) -> tuple[Limit, ...]:
+    return limits_of_ranks(seconds=seconds)
+
+
+def limits_without(what: str, rank: int) -> tuple[tuple[Limit, ...], int]:
+    """What is found where a rank cannot connect, or its streams break; and a sum after that."""
+    right = limits_module.connect_links
+
+    def fails(*args: Any, **options: Any) -> Any:
+        for socks in right(*args, **options)[LinkPurpose.PAIR].values():
+            socks[0].close()
+        msg = "no way there"
+        raise OSError(msg)
+
+    def ends(sock: Any, seconds: float) -> None:
+        sock.close()
+
+    broken = {"connect_links": fails, "_send_stream": ends}[what]
+    there = patch.object(limits_module, what, broken) if px.init().rank() == rank else nullcontext()
+    with there, patch.object(limits_module, "_PATIENCE_S", 0.5):
+        found = limits_of_ranks(seconds=0.05)
+    return found, px.all_sum(1)
+
+
+def named_and_traced(op: str, dtype: str, nbytes: int) -> tuple[str, set[str]]:
+    """The algorithm that a sweep names, and those that the flight recorder has seen."""
+    before = int(px.trace().number.max(initial=-1))
+    (m,) = sweep(op, [nbytes], dtype=dtype, iterations=1)
+    done = px.trace()
+    done = done[(done.number > before) & (done.op == op) & (done.element == dtype)]
+    return m.algorithm, {str(name) for name in done.algorithm}
+
+
+def sweep_broken(op: str, nbytes: int) -> int:
+    """Wrong elements of a sweep in which one element of rank 1's results is not right."""
+    name = "recv_like" if op == "sendrecv" else op
+    right = getattr(distributed, name)
+
+    def wrong(*args: Any, **options: Any) -> Any:
+        result = right(*args, **options)
+        if result.dtype == np.float32:  # the sweep's own words between the ranks are of another
+            result[len(result) // 2] += px.init().rank() == 1
+        return result
+
+    with patch.object(distributed, name, wrong):
+        (m,) = sweep(op, [nbytes], iterations=1)
+    return m.n_wrong
+
+
+def idle(op: str, nbytes: int, dtype: str) -> int:
+    """Wrong elements on this rank when rank 0's operation writes nothing of its own."""
+    right = getattr(distributed, op)
+
+    def lazy(x: Any, *args: Any, out: Any, **options: Any) -> Any:
+        elsewhere = np.empty_like(out) if px.init().rank() == 0 else out
+        right(x, *args, out=elsewhere, **options)
+        return out
+
+    with patch.object(distributed, op, lazy):
+        return Case(op, nbytes, dtype_named(dtype), px.init()).count_wrong()
+
+
+def _mixed(number: int) -> None:
+    """Ten small operations, each checked, of other lengths each time."""
+    group = px.init()
+    rank, size = group.rank(), group.size()
+    x = np.full(size * (1 + number % 50), rank + 1.0, (np.float32, np.float64)[number % 2])
+    total = sum(range(1, size + 1))
+    pending = px.all_sum(x, async_op=True)
+    gathered = px.all_gather(x, async_op=True)
+    assert (px.all_max(x) == size).all()
+    assert (px.all_min(x) == 1).all()
+    assert (px.sum_scatter(x) == total).all()
+    assert px.all_to_all(x)[-1] == size
+    assert px.broadcast(rank + 7, root=number % size) == number % size + 7
+    px.send(x, (rank + 1) % size)
+    assert (px.recv_like(x, (rank - 1) % size) == (rank - 1) % size + 1).all()
+    group.barrier()
+    assert gathered.wait()[-1] == size
+    assert (pending.wait() == total).all()
+
+
+def operate(count: int) -> list[tuple[int, int, int]]:
+    """Resources after a few operations and after ``count`` more."""
+    found = []
+    for rounds in (200, count // 10):
+        for number in range(rounds):
+            _mixed(number)
+        px.init().barrier()
+        found.append(resources())
+    return found

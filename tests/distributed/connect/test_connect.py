@@ -1,0 +1,211 @@
+"""Links form between real sockets, while strangers try to connect; ranks are threads of this process."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import Future
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from distributed.farm.meeting import Links, check_links, identity, talk
+from support.promise import PATIENCE_S
+
+from phalanx.distributed.connect.endpoints import Share
+from phalanx.distributed.connect.handshake import ONLY, Acceptor, LinkPurpose
+from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
+
+HAS_IPV6 = socket.has_ipv6 and "::1" in {
+    a.address for addresses in psutil.net_if_addrs().values() for a in addresses
+}
+
+
+def open_descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_every_pair_gets_one_link(meet, size):
+    meeting = meet(size)
+    futures = [meeting.start(rank) for rank in range(size)]
+    results = [future.result(PATIENCE_S) for future in futures]
+    assert [sorted(links) for links in results] == [
+        [p for p in range(size) if p != rank] for rank in range(size)
+    ]
+    check_links(results)
+
+
+def test_only_the_wanted_pairs_are_linked_and_a_loner_takes_part(meet):
+    meeting = meet(3)
+    futures = [meeting.start(r, peers=p) for r, p in enumerate([[2], [], [0]])]
+    results = [future.result(PATIENCE_S) for future in futures]
+    assert [sorted(links) for links in results] == [[2], [], [0]]
+    check_links(results)
+
+
+class Moved:
+    """A rendezvous in which all others than ``rank`` run under another kernel."""
+
+    def __init__(self, inner, rank):
+        self._inner = inner
+        self._rank = rank
+
+    def all_gather(self, data, *, timeout):
+        parts = self._inner.all_gather(data, timeout=timeout)
+        shares = [msgspec.msgpack.decode(part, type=Share) for part in parts]
+        return [
+            part
+            if r == self._rank
+            else msgspec.msgpack.encode(msgspec.structs.replace(share, machine="other"))
+            for r, (part, share) in enumerate(zip(parts, shares, strict=True))
+        ]
+
+
+def test_a_link_within_a_machine_holds_no_more_than_a_cache(meet):
+    meeting = meet(2)
+    purposes = {LinkPurpose.COLLECTIVE: [1], LinkPurpose.PAIR: [1]}
+    first = meeting.start(0, peers=purposes)
+    second = meeting.start(
+        1, peers={purpose: [0] for purpose in purposes}, rendezvous=Moved(meeting.rendezvous[1], 1)
+    )
+    here, there = first.result(PATIENCE_S), second.result(PATIENCE_S)
+    # Rank 1 takes rank 0 for one of another machine, and leaves its size to the kernel.
+    size = {
+        (name, purpose): links[purpose][peer].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        for name, links, peer in (("here", here, 1), ("there", there, 0))
+        for purpose in purposes
+    }
+    assert size.pop(("here", LinkPurpose.COLLECTIVE)) == 384 << 10
+    assert min(size.values()) > 384 << 10
+    for links in (here, there):
+        for purpose in links.values():
+            for sock in purpose.values():
+                sock.close()
+
+
+@pytest.mark.skipif(not HAS_IPV6, reason="this machine has no ::1")
+@pytest.mark.parametrize("addresses", [["::1"], ["::1", "127.0.0.1"]])
+def test_ipv6(meet, addresses):
+    meeting = meet(2)
+    futures = [meeting.start(rank, addresses=addresses) for rank in range(2)]
+    results = [future.result(PATIENCE_S) for future in futures]
+    assert results[0][1].family == socket.AF_INET6
+    check_links(results)
+
+
+def test_an_address_of_another_machine_is_skipped_while_one_is_left(meet):
+    meeting = meet(2)
+    futures = [meeting.start(r, addresses=["192.0.2.1", "127.0.0.1"]) for r in range(2)]
+    check_links([future.result(PATIENCE_S) for future in futures])
+
+
+def test_no_usable_address_is_told_to_all_at_once(meet):
+    meeting = meet(2)
+    futures = [meeting.start(0, addresses=["192.0.2.1"]), meeting.start(1)]
+    for future in futures:
+        with pytest.raises(DistributedError, match=r"rank 0: .*no address to listen.*192\.0\.2\.1"):
+            future.result(PATIENCE_S)
+
+
+def test_it_listens_on_the_given_address_only(meet, clock):
+    meeting = meet(2)
+    first = meeting.start(0)
+    endpoint = meeting.stand_in(1)[0].endpoints[0]
+    bound = [
+        c.laddr for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN
+    ]
+    assert (endpoint.host, endpoint.port) in bound
+    assert all(address.ip == "127.0.0.1" for address in bound)
+    clock.jump(PATIENCE_S)
+    with pytest.raises(CollectiveTimeout):
+        first.result(PATIENCE_S)
+
+
+def test_the_missing_are_named_with_host_and_everything_is_closed(meet):
+    meeting = meet(4)
+    before = open_descriptors()
+    names = ("h0", "h0", "h1", "h1")
+    # Long enough for the two that are there to connect, on a machine that has much else to do.
+    futures = [meeting.start(r, timeout=3.0, host_names=names) for r in (0, 1)]
+    meeting.stand_in(2, 3)
+    for rank, future in enumerate(futures):
+        with pytest.raises(CollectiveTimeout) as caught:
+            future.result(PATIENCE_S)
+        assert f"rank {rank}: ranks 2, 3 did not connect within 3 s" in str(caught.value)
+        assert "rank 3 runs on h1" in str(caught.value)
+    assert open_descriptors() <= before
+
+
+def test_a_lower_rank_that_is_gone_is_named_with_the_cause(meet):
+    meeting = meet(2)
+    second = meeting.start(1, timeout=2.0)  # which at least one attempt takes
+    meeting.stand_in(0)
+    with pytest.raises(CollectiveTimeout, match=r"rank 0 did not .* port 1: Connection refused"):
+        second.result(PATIENCE_S)
+
+
+def test_an_abort_ends_the_wait(meet):
+    def check() -> None:
+        raise RankFailure(1, "h0", "killed by signal 9 (SIGKILL)")
+
+    meeting = meet(2)
+    first = meeting.start(0, check=check)
+    meeting.stand_in(1)
+    with pytest.raises(RankFailure, match="rank 1 on h0: killed"):
+        first.result(PATIENCE_S)
+
+
+def test_ranks_told_different_worlds_all_say_so(meet):
+    meeting = meet(2)
+    futures = [meeting.start(0, peers=[1]), meeting.start(1, peers=[])]
+    for future in futures:
+        with pytest.raises(DistributedError, match="rank 0 wants a link with rank 1"):
+            future.result(PATIENCE_S)
+
+
+def test_a_second_claimant_of_a_connected_rank_is_dropped(meet, knock):
+    meeting = meet(3)
+    first = meeting.start(0)
+    shares = meeting.stand_in(1, 2)
+    honest = talk(knock(shares[0]))
+    for claim in (1, 0, 9):  # 9 is no rank, though it knows the key
+        with pytest.raises(ConnectionError):
+            talk(knock(shares[0]), identity(claim))
+    talk(knock(shares[0]), identity(2))
+    honest.sendall(b"still here")
+    assert heard(first, 1) == b"still here"
+
+
+def test_a_rank_that_comes_again_after_its_connection_broke_is_let_in(meet, knock):
+    meeting = meet(3)
+    first = meeting.start(0)
+    shares = meeting.stand_in(1, 2)
+    talk(knock(shares[0])).close()
+    again = talk(knock(shares[0]))
+    talk(knock(shares[0]), identity(2))
+    again.sendall(b"again")
+    assert heard(first, 1) == b"again"
+
+
+def test_bytes_right_behind_the_proof_are_left_for_the_engine(meet):
+    meeting = meet(2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        second = meeting.start(1)
+        meeting.stand_in(0, port=server.getsockname()[1])
+        sock, _ = server.accept()
+        with sock:
+            two = Acceptor(identity(0), lambda *link: link == (1, LinkPurpose.COLLECTIVE, ONLY))
+            while two.needs:
+                two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
+                sock.sendall(two.take() + (b"" if two.needs else b"first of the engine"))
+            assert heard(second, 0) == b"first of the engine"
+
+
+def heard(future: Future[Links], peer: int) -> bytes:
+    links = future.result(PATIENCE_S)
+    links[peer].setblocking(True)
+    data = links[peer].recv(64)
+    for sock in links.values():
+        sock.close()
+    return data

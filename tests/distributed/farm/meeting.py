@@ -1,0 +1,126 @@
+"""Ranks that connect to each other: threads of the test, or played by it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from distributed.connect.memory_rendezvous import MemoryRendezvous
+from support.promise import PATIENCE_S
+
+from phalanx.distributed.connect.connector import connect_links
+from phalanx.distributed.connect.endpoints import Endpoint, Share
+from phalanx.distributed.connect.handshake import (
+    ONLY,
+    Acceptor,
+    Identity,
+    Initiator,
+    LinkPurpose,
+    Stripe,
+)
+from phalanx.distributed.connect.rendezvous import Rendezvous
+
+KEY = bytes(range(32))
+Links = dict[int, socket.socket]
+
+
+def identity(rank: int, **changes) -> Identity:
+    return Identity(**{"workspace": "lab", "epoch": 3, "rank": rank, "key": KEY, **changes})
+
+
+class Meeting:
+    """``size`` ranks, some of them threads, the others played by the test."""
+
+    def __init__(self, executor: ThreadPoolExecutor, size: int) -> None:
+        self._executor = executor
+        self.rendezvous = MemoryRendezvous.of_size(size)
+        self.size = size
+
+    def start(self, rank: int, **options) -> Future[Links]:
+        rendezvous = options.pop("rendezvous", self.rendezvous[rank])
+        me = options.pop("me", identity(rank))
+        peers = options.pop("peers", [r for r in range(self.size) if r != rank])
+        addresses = options.pop("addresses", ["127.0.0.1"])
+        options.setdefault("timeout", PATIENCE_S)
+        purposes = peers if isinstance(peers, dict) else {LinkPurpose.COLLECTIVE: peers}
+
+        def connect() -> Links:
+            made = connect_links(me, purposes, addresses, rendezvous, **options)
+            assert made.keys() == purposes.keys()
+            if "striping" in options:
+                return made
+            links = {
+                purpose: {peer: one for peer, (one,) in made[purpose].items()}
+                for purpose in purposes
+            }
+            return links if isinstance(peers, dict) else links[LinkPurpose.COLLECTIVE]
+
+        return self._executor.submit(connect)
+
+    def stand_in(
+        self, *ranks: int, port: int = 1, gone: Any = None, at_once: int = 0
+    ) -> list[Share]:
+        """Take the place of ranks in the rendezvous; nobody listens at port 1, or at ``gone``."""
+
+        def give(rank: int) -> list[bytes]:
+            peers = tuple(r for r in range(self.size) if r != rank)
+            endpoints = [Endpoint("127.0.0.1", port)]
+            endpoints += [Endpoint(*gone)] if gone else endpoints * (at_once - 1)
+            share = Share((peers, ()), tuple(endpoints), at_once=len(endpoints))
+            return self.rendezvous[rank].all_gather(
+                msgspec.msgpack.encode(share), timeout=PATIENCE_S
+            )
+
+        parts = next(iter(list(self._executor.map(give, ranks))))
+        return [msgspec.msgpack.decode(part, type=Share) for part in parts]
+
+
+def check_links(results: list[Links]) -> None:
+    """Every pair is joined by one connection, and nothing but what is sent comes out of it."""
+    for rank, links in enumerate(results):
+        for peer, sock in links.items():
+            assert not sock.get_inheritable()
+            sock.setblocking(True)
+            sock.sendall(struct.pack("<II", rank, peer))
+    for rank, links in enumerate(results):
+        for peer, sock in links.items():
+            assert struct.unpack("<II", sock.recv(4096)) == (peer, rank)
+            sock.close()
+
+
+class Late:
+    """A rendezvous that does something between the others' listening and this rank's coming."""
+
+    def __init__(self, inner: Rendezvous, then: Callable[[list[Share]], None]) -> None:
+        self._inner = inner
+        self._then = then
+
+    def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
+        parts = self._inner.all_gather(data, timeout=timeout)
+        self._then([msgspec.msgpack.decode(part, type=Share) for part in parts])
+        return parts
+
+
+def answer(sock: socket.socket) -> Stripe:
+    """Let rank 1 prove itself to rank 0; which of its connections it is."""
+    two = Acceptor(identity(0), lambda *_: True)
+    while two.needs:
+        two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
+        sock.sendall(two.take())
+    return two.stripe
+
+
+def talk(sock: socket.socket, me: Identity | None = None, stripe: Stripe = ONLY) -> socket.socket:
+    """Prove ourselves to rank 0, as rank 1."""
+    one = Initiator(me or identity(1), peer=0, stripe=stripe)
+    while one.needs:
+        sock.sendall(one.take())
+        message = sock.recv(one.needs, socket.MSG_WAITALL)
+        if len(message) < one.needs:
+            raise ConnectionError
+        one.receive(message)
+    return sock

@@ -1,0 +1,356 @@
+"""What ranks of an `MpiWorld` run beside the cells that other backends run as well."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from distributed.operations.contract import SAME_ON_ALL, Case, digest, perform
+from support.promise import PATIENCE_S
+
+import phalanx as px
+from phalanx import _native
+from phalanx.distributed.mpi import moves
+from phalanx.distributed.mpi.world import AbortedError, Reason
+
+
+def engine_of_world() -> Any:
+    return px.init()._engine
+
+
+def text_of(kind, call, *arguments, **options) -> str:
+    """Return what an error says that a call must raise."""
+    try:
+        call(*arguments, **options)
+    except kind as error:
+        return str(error)
+    msg = f"nothing was raised by rank {px.init().rank()}"
+    raise AssertionError(msg)
+
+
+# What leaves the group good
+
+
+def public() -> str:
+    """Call the functions that users call; return the name of the library."""
+    group = px.init()
+    rank, size = group.rank(), group.size()
+    assert px.init(backend="mpi") is group
+    assert px.all_sum(rank) == size * (size - 1) // 2
+    described = group.describe()
+    assert described["transports"][(rank + 1) % size] == ("mpi" if size > 1 else "self")
+    assert f"rank {rank} of {size}" in repr(group)
+    group.barrier(timeout=60.0)
+    return described["engine"]["library"].split()[0]
+
+
+def limit_moves(max_count: int, piece_nbytes: int, unit_nbytes: int) -> tuple[int, int, int]:
+    """Have arrays cut up that are larger than these; return the limits until now."""
+    usual = moves.MAX_COUNT, moves.PIECE_NBYTES, moves._UNIT_NBYTES
+    moves.MAX_COUNT, moves.PIECE_NBYTES, moves._UNIT_NBYTES = (
+        max_count, piece_nbytes, unit_nbytes,
+    )  # fmt: skip
+    return usual
+
+
+def truths() -> None:
+    """Any byte but 0 is true, as numpy has it, in arrays of every size; a result's is 1."""
+    engine = engine_of_world()
+    rank, size = engine.rank, engine.size
+    mine = np.array([0, 1 << rank % 8, rank, 255, 128 if rank else 0, 0 if rank else 7], np.uint8)
+    some, every = bytes([0, 1, 1, 1, 1, 1]), bytes([0, 1, 0, 1, 0, 0])
+    for rounds in (size, 1000 * size):
+        x, out = np.tile(mine, rounds).view(bool), np.empty(6 * rounds, bool)
+        for op, expected in (("all_sum", some), ("all_max", some), ("all_min", every)):
+            getattr(engine, op)(x, out)
+            assert out.tobytes() == expected * rounds, (op, x.size)
+        share = out[: x.size // size]
+        engine.sum_scatter(x, share)
+        assert share.tobytes() == some * (rounds // size), x.size
+
+
+def pass_around(shift: int, cases: list[Case]) -> list[bytes]:
+    """Send to the rank ``shift`` further on; what came from the one as far before.
+
+    All send first where it is small. Where it is not, the lowest rank of each ring does.
+    """
+    rank, size = px.init().rank(), px.init().size()
+    dst, src = (rank + shift) % size, (rank - shift) % size
+    received = []
+    for case in cases:
+        x = case.input(rank, size)
+        sends_first = x.nbytes <= 1 << 14 or rank < math.gcd(shift, size)
+        if sends_first:
+            px.send(x, dst)
+        received.append(px.recv_like(x, src).tobytes())
+        if not sends_first:
+            px.send(x, dst)
+    return received
+
+
+def submit_all(cases: list[Case]) -> list[bytes]:
+    """Submit all, make a call of our own behind them, and wait for the last one first."""
+    rank, size = px.init().rank(), px.init().size()
+    works = []
+    for case in cases:
+        options = {"root": case.root} if case.op == "broadcast" else {}
+        works.append(getattr(px, case.op)(case.input(rank, size), async_op=True, **options))
+    assert px.all_sum(1) == size
+    assert all(work.done for work in works)  # ours came after them
+    results = [work.wait(timeout=60.0).tobytes() for work in reversed(works)][::-1]
+    return [
+        digest(result) if rank and case.op in SAME_ON_ALL else result
+        for case, result in zip(cases, results, strict=True)
+    ]
+
+
+def dimensions() -> None:
+    """Send a message with more dimensions than a header shows."""
+    rank, size = px.init().rank(), px.init().size()
+    x = np.arange(6.0).reshape((1,) * 8 + (2, 3))
+    px.send(x + rank, (rank + 1) % size)
+    src = (rank - 1) % size
+    assert (px.recv_like(x, src) == x + src).all()
+
+
+def perform_in_part(cases: list[Case]) -> tuple[int, int, list[bytes]]:
+    """Make calls in a part of every other rank, turned around; its color, our rank, the results."""
+    group = px.init()
+    color = group.rank() % 2
+    with group.split(color, key=group.size() - group.rank()) as part:
+        mine = [rank for rank in reversed(range(group.size())) if rank % 2 == color]
+        assert part._engine.members == tuple(mine)
+        assert len(part.describe()["hosts"]) == part.size() == len(mine)
+        results = []
+        for case in cases:
+            result = perform(case, part).tobytes()
+            results.append(digest(result) if part.rank() and case.op in SAME_ON_ALL else result)
+        return color, part.rank(), results
+
+
+def news_left_by_splits() -> int:
+    """Make and close splits; how many more groups the rank keeps news of."""
+    group = px.init()
+    before = len(group._engine._world.received)
+    assert group.split(None if group.rank() else 2**63 - 1) is None or group.rank() == 0
+    assert group.split(-7) is None
+    for _ in range(20):
+        with group.split(0) as part:
+            assert px.all_sum(1, group=part) == group.size()
+    group.barrier()
+    assert "the group is closed" in text_of(px.DistributedError, part.barrier)
+    gc.collect()
+    group.barrier()
+    return len(group._engine._world.received) - before
+
+
+def dropped() -> None:
+    """Have splits closed by garbage collections alone, in the midst of whatever runs."""
+    group = px.init()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(50)
+    for _ in range(150):
+        cycle: list[Any] = [part := group.split(0)]
+        cycle.append(cycle)
+        part.barrier()
+        del part, cycle
+    gc.set_threshold(*thresholds)
+    group.barrier()
+
+
+def forked() -> None:
+    """A child of fork that ends leaves the rank's world as it was."""
+    group = px.init()
+    if (pid := os.fork()) == 0:
+        said = ""
+        try:
+            group.barrier()
+        except px.DistributedError as error:
+            said = str(error)
+        sys.exit(0 if "fork" in said else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    group.barrier(timeout=20)
+
+
+def forked_waiting() -> None:
+    """A work that was submitted before a fork is refused in the child, which has no such thread."""
+    group = px.init()
+    part = group.split(0)
+    if group.rank() == 0:
+        work = px.all_sum(np.ones(3), group=part, async_op=True)
+        if (pid := os.fork()) == 0:
+            said = ""
+            try:
+                work.wait(timeout=5)
+            except px.DistributedError as error:
+                said = str(error)
+            os._exit(0 if "fork" in said else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        for rank in range(1, group.size()):
+            px.send(np.ones(1), rank)
+        assert work.wait(timeout=20).tolist() == [group.size()] * 3
+    else:
+        px.recv((1,), np.float64, 0)
+        px.all_sum(np.ones(3), group=part)
+    part.close()
+
+
+def closed_by_the_sender() -> None:
+    """A message that never comes, of a rank that took part in more operations and then closed."""
+    part = px.init().split(0)
+    for _ in range(3):
+        px.all_sum(1, group=part)
+    if part.rank() == 1:
+        part.close()
+        return
+    told = text_of(px.DistributedError, lambda: px.recv((1,), "int8", 1, group=part, timeout=30))
+    assert "rank 1 closed the group" in told, told
+
+
+def closed_as_submitted() -> None:
+    """A group that another thread closes just as something is submitted takes it no more."""
+    part = px.init().split(0)
+    engine = part._engine
+    count = engine._deadline
+
+    def count_and_close(timeout):
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        closing.join()
+        return count(timeout)
+
+    engine._deadline = count_and_close
+    before = threading.active_count()
+    text_of(px.DistributedError, px.all_sum, np.ones(3), group=part, async_op=True)
+    assert threading.active_count() == before
+
+
+def bad_input() -> list[str]:
+    """Make mistakes that are told before a byte moves; what is said of each."""
+    engine = engine_of_world()
+    rank, size = engine.rank, engine.size
+    x, out = np.ones(4 * size, np.float32), np.ones(4 * size, np.float32)
+    said = [
+        text_of(ValueError, engine.all_sum, x, out[1:]),
+        text_of(TypeError, engine.all_sum, x, out.astype(np.float64)),
+        text_of(TypeError, engine.all_sum, x.astype("g"), out.astype("g")),
+        text_of(TypeError, engine.all_sum, x, out, dtype="bfloat16"),
+        text_of(ValueError, engine.all_sum, x[:-1], x[1:]),
+        text_of(ValueError, engine.all_sum, x[::2], out[::2]),
+        text_of(ValueError, engine.sum_scatter, x[: size + 1], out[:1]),
+        text_of(ValueError, engine.broadcast, x, out, size),
+        text_of(ValueError, engine.send, x, size),
+        text_of(ValueError, engine.recv, x, -1),
+        text_of(ValueError, engine.send, x, rank),
+        text_of(ValueError, engine.submit, "all_prod", x, out),
+    ]
+    engine.all_sum(x, out)
+    assert (out == size).all()
+    return said
+
+
+def large() -> None:
+    """Move more bytes than an int can count."""
+    engine = engine_of_world()
+    n = (1 << 31) + 4097
+    x = np.full(n, engine.rank + 1, np.uint8)
+    engine.all_sum(x, x)
+    assert x[0] == x[-1] == x[1 << 31] == engine.size * (engine.size + 1) // 2
+    x[-1] = engine.rank
+    engine.broadcast(x, x, 1)
+    assert x[-1] == 1
+    if engine.rank == 0:
+        engine.send(x, 1)
+    elif engine.rank == 1:
+        x.fill(0)
+        engine.recv(x, 0)
+        assert x[-1] == 1
+        assert x[n // 2] == engine.size * (engine.size + 1) // 2
+
+
+# What ends the world: each returns what this rank is told
+
+
+def hear_of_failure() -> str:
+    """Call nothing until the world is known to have failed; then what a call says."""
+    engine = engine_of_world()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while engine.failure is None and time.monotonic() < deadline_s:
+        engine._world.listen()
+        time.sleep(0.001)
+    return text_of(px.DistributedError, engine.barrier)
+
+
+def mismatch(where: str) -> str:
+    engine = engine_of_world()
+    rank = engine.rank
+    if where == "split":
+        engine = engine.part(0 if rank else 1)
+        if rank == 0:
+            # Not in it, and told all the same: an epoch ends for the world and all its parts.
+            return hear_of_failure()
+    x = np.ones((2, 300) if rank == 1 else 600, np.float32)
+    out = np.zeros_like(x)
+    said = text_of(px.CollectiveMismatch, engine.all_sum, x, out)
+    assert not out.any()
+    assert text_of(px.CollectiveMismatch, engine.barrier) == said
+    return said
+
+
+def mismatch_and_missing() -> str:
+    """Two that differ are told so, though the third never comes."""
+    engine = engine_of_world()
+    if engine.rank == 2:
+        return hear_of_failure()
+    x = np.ones(1 + engine.rank, np.float32)
+    return text_of(px.CollectiveMismatch, engine.all_sum, x, x.copy())
+
+
+def pair_mismatch() -> str:
+    engine = engine_of_world()
+    x = np.ones(9 + engine.rank * 20_000)
+    if engine.rank == 0:
+        engine.send(x, 1)
+        return text_of(px.CollectiveMismatch, engine.barrier)
+    return text_of(px.CollectiveMismatch, engine.recv, x, 0)
+
+
+def pair_timeout() -> str:
+    engine = engine_of_world()
+    if engine.rank == 1:
+        return text_of(px.CollectiveTimeout, engine.recv, np.empty(3), 0, timeout=0.3)
+    return hear_of_failure()
+
+
+def invalidated() -> str:
+    """What fails after it was begun in an array that is its own out, leaves nothing of it."""
+    x = np.arange(100_000, dtype=np.uint32)
+    if px.init().rank() == 1:
+
+        def fail(*_):
+            reason = Reason(_native.ABORT_ERROR, 1, "rank 1 has had enough")
+            raise AbortedError(reason)
+
+        moves.Mover.all_reduce = fail  # type: ignore[method-assign]
+    said = text_of(px.DistributedError, px.all_sum, x, out=x)
+    assert (x == 2**32 - 1).all(), x
+    return said
+
+
+def sum_three(timeout: float | None = None) -> str:
+    """Sum with the ranks that come; return the error about the others."""
+    return text_of(px.CollectiveTimeout, px.all_sum, np.ones(3), timeout=timeout)
+
+
+def receive(src: int) -> str:
+    return text_of(px.DistributedError, px.recv, (1,), np.float64, src)
+
+
+def barrier() -> None:
+    px.init().barrier()

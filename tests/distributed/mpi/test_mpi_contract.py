@@ -1,0 +1,275 @@
+"""The public functions on MPI: what other backends are held to, on ranks of mpirun that stay.
+
+Tests that are imported run here with the `world` of this file.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from distributed.arrays.test_frameworks import exchange_kinds
+from distributed.cells import cells, split_cells, work_cells
+from distributed.mpi import mpi_cells
+from distributed.mpi.mpi_world import MpiWorlds
+from distributed.operations import contract
+from distributed.operations.any_call import any_calls
+from distributed.operations.contract import Case
+from distributed.operations.test_bad_input import check_refused, refused
+from distributed.operations.test_collectives import check_scalars
+from distributed.operations.test_contract import (  # noqa: F401
+    test_every_op_and_dtype_at_sizes_around_every_share_and_segment,
+    test_every_shape_layout_and_way_to_call,
+)
+from distributed.operations.test_objects import (  # noqa: F401
+    test_objects_in_splits,
+    test_objects_of_all_ranks_and_of_each,
+    test_ranks_without_a_key_refuse_objects_all_alike,
+    test_what_cannot_be_pickled_or_loaded_leaves_nobody_waiting,
+)
+from distributed.operations.test_work import (  # noqa: F401
+    test_a_wait_that_is_too_short_ends_only_itself,
+    test_an_interrupt_of_a_wait_frees_everybody,
+    test_closing_ends_what_is_queued_and_frees_the_others,
+    test_nobody_holds_the_arrays_of_what_was_waited_for,
+    test_the_rest_of_the_queue_and_what_comes_later_fail_alike,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.programs.memory import least_growth
+from support.promise import within
+from support.runs.tiers import deep, deep_but, examples
+
+import phalanx as px
+
+pytestmark = pytest.mark.slow
+
+SIZE = 3  # odd, and more than a pair
+KINDS = ("bool", "int16", "float16", "bfloat16", "float32", "complex64")
+
+
+@pytest.fixture(scope="module")
+def worlds(mpi):
+    with MpiWorlds(mpi) as made:
+        yield made
+
+
+@pytest.fixture
+def world(worlds):
+    return worlds(SIZE)
+
+
+@pytest.fixture
+def trio(world):
+    return world
+
+
+@pytest.fixture
+def pair(worlds):
+    return worlds(2)
+
+
+@pytest.fixture
+def keyed_pair(pair):
+    return pair
+
+
+@pytest.mark.parametrize("size", deep_but([1, 2], [1, 2, 4, 8]))
+def test_groups_of_other_sizes(worlds, size):
+    world = worlds(size)
+    assert len(set(world.run(mpi_cells.public))) == 1
+    contract.check_all(world, contract.grid(size, dtypes=KINDS))
+
+
+def test_the_group_says_what_it_is(world, mpi):
+    library = {"openmpi": "Open", "mpich": "MPICH"}[mpi.name]
+    assert world.run(mpi_cells.public) == [library] * SIZE
+
+
+def test_arrays_that_are_cut_up(world):
+    """With limits so low that small arrays take the ways of large ones."""
+    usual = world.run(mpi_cells.limit_moves, 500, 600, 64)[0]
+    try:
+        cases = [
+            Case(op, (n,), dtype)
+            for op in contract.OPS
+            for dtype in contract.DTYPES
+            for n in (401, 1009)
+        ]
+        contract.check_all(world, [*cases, *contract.several_dimensions(SIZE)])
+    finally:
+        world.run(mpi_cells.limit_moves, *usual)
+
+
+def test_any_byte_but_0_is_true(world):
+    world.run(mpi_cells.truths)
+
+
+@pytest.mark.parametrize("size", deep_but([SIZE], [2, SIZE, 4]))
+def test_messages_of_every_pair(worlds, size):
+    world = worlds(size)
+    counts = (0, 1, 1000, 9001)
+    messages = [Case("send", (n,), dtype) for dtype in contract.DTYPES for n in counts]
+    for shift in range(1, size):
+        for rank, received in enumerate(world.run(mpi_cells.pass_around, shift, messages)):
+            for message, got in zip(messages, received, strict=True):
+                assert got == message.input((rank - shift) % size, size).tobytes(), message
+
+
+def test_messages_of_more_dimensions_than_a_header_shows(world):
+    world.run(mpi_cells.dimensions)
+
+
+def test_what_was_submitted_is_right_in_whatever_order_it_is_waited_for(world):
+    ops = [op for op in contract.OPS if op != "send"]
+    calls = [Case(op, (6,), "float64", seed=turn, root=turn) for turn in range(3) for op in ops]
+    by_rank = world.run(mpi_cells.submit_all, calls)
+    for number, case in enumerate(calls):
+        contract.check(case, SIZE, [results[number] for results in by_rank])
+
+
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_call_gives_what_numpy_gives(world, data):
+    contract.check_all(world, [data.draw(any_calls(SIZE))])
+
+
+@pytest.mark.parametrize("op", contract.REDUCTIONS)
+def test_the_same_call_gives_the_same_bits_again(world, op):
+    """MPI does not promise it; the libraries that we are tested with do so."""
+    for dtype in ("float16", "float32", "complex64"):
+        for count in (5, 5003, 70_001):
+            calls = [Case(op, (count,), dtype, seed=4, async_op=again == 2) for again in range(4)]
+            for results in world.run(contract.perform_all, calls):
+                assert len(set(results)) == 1
+
+
+def test_scalars_keep_their_kind(world):
+    check_scalars(world.run(cells.scalars))
+
+
+def test_bad_calls_are_refused_and_the_group_stays_good(world):
+    check_refused(world.run(refused)[1])
+    for said in world.run(mpi_cells.bad_input):
+        assert f"x has 4 elements, which {SIZE} ranks cannot share" in said
+
+
+@deep  # each rank imports torch
+@pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)  # what a tensor is, no MPI knows
+def test_tensors(world):
+    pytest.importorskip("torch")
+    said = world.run(exchange_kinds, ["torch"])
+    for rank, results in enumerate(said):
+        left = (rank - 1) % SIZE + 1
+        moved = [[left, 2 * left], [rank + 1, 2 * rank + 2]]
+        moved = moved if rank else moved[::-1]
+        assert results["torch"] == [[6, 12], [1, 2, 2, 4, 3, 6], [6, 12], *moved]
+
+
+# Splits
+
+
+def test_a_split_says_who_is_in_it(world):
+    for rank, described in enumerate(world.run(split_cells.described_split)):
+        assert described["members"] == [2, 1, 0]
+        assert (described["rank"], described["size"]) == (2 - rank, SIZE)
+        assert (described["color"], described["key"]) == (7, SIZE - rank)
+        engine = described["engine"]
+        assert engine["algorithms"]["all_sum"][8] == "inline"
+        assert engine["algorithms"]["sum_scatter"][1 << 26] == "mpi"
+        assert engine["algorithms"]["barrier"][1 << 26] == "inline"
+        assert engine["stripes"] == {}
+
+
+def test_ranks_of_one_color_come_together(world):
+    found = world.run(split_cells.split_by, [3, None, 3], [9, 0, 1])
+    assert found == [([2, 0], 1, ["mpi", "self"]), None, ([2, 0], 0, ["self", "mpi"])]
+
+
+def test_a_part_that_is_turned_around_is_right(world):
+    cases = [
+        Case(op, (n,), dtype)
+        for op in contract.OPS
+        for dtype in ("int32", "float16")
+        for n in (1, 300)
+    ]
+    cases += [Case("send", (20_000,), "float64")]
+    parts = {}
+    for color, rank, results in world.run(mpi_cells.perform_in_part, cases):
+        parts.setdefault(color, {})[rank] = results
+    for by_rank in parts.values():
+        for number, case in enumerate(cases):
+            results = [by_rank[rank][number] for rank in range(len(by_rank))]
+            contract.check(case, len(results), results)
+
+
+def test_wrong_arguments_of_split_are_refused_before_anything_is_said(world):
+    assert world.run(split_cells.wrong_splits) == [split_cells.WRONG] * SIZE
+
+
+def test_two_hundred_splits_leave_nothing_behind(world):
+    assert world.run(mpi_cells.news_left_by_splits) == [0] * SIZE
+    for before, *_, after in world.run(split_cells.split_many, 70):
+        assert after[:2] == before[:2]  # descriptors, threads
+
+
+@deep
+def test_two_hundred_splits_leave_no_memory_behind(world):
+    for found in world.run(split_cells.split_many, 70):
+        assert least_growth([kib for *_, kib in found]) < 1024
+
+
+def test_splits_that_are_garbage_are_closed(pair):
+    pair.run(mpi_cells.dropped)
+
+
+# Forks, threads, and the end
+
+
+@pytest.mark.parametrize("cell", ["forked", "forked_waiting", "closed_as_submitted"])
+def test_forks_and_threads_do_no_harm(pair, cell):
+    pair.run(getattr(mpi_cells, cell))
+
+
+def test_who_waits_for_a_message_of_a_rank_that_closed_is_freed(pair):
+    pair.run(mpi_cells.closed_by_the_sender)
+    pair.is_good = False  # what failed in a split has failed in its world
+
+
+@deep
+@pytest.mark.timeout(600)
+def test_arrays_of_more_than_2_gib(pair, much_memory):
+    """Of two ranks that have one array each; a library may copy it once."""
+    much_memory(4 * (1 << 31) + (1 << 30))
+    pair.start(mpi_cells.large)
+    assert pair.outcomes(timeout=250) == [None] * 2
+
+
+@pytest.mark.promise
+def test_an_interrupt_of_a_call_behind_others_frees_everybody(world):
+    """A call waits for what was submitted: `test_work` has the waits for a submitted operation."""
+    world.start(work_cells.submit_and_wait, 100, None, 2, True, ranks=[0, 2])
+    world.wait_in("all_sum", [0, 2], n_queued=2)
+    world.wait_asleep(0)
+    world.kill(0, signal.SIGINT)
+    with within():
+        interrupted, other = world.outcomes([0, 2])
+    assert isinstance(interrupted, KeyboardInterrupt)
+    assert isinstance(other, px.DistributedError)
+    world.start(cells.after_failure)
+    for said in world.outcomes():
+        assert all("rank 0 was interrupted in all_sum" in line for line in said), said
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("call", [False, True])
+def test_an_operations_own_time_counts_from_its_submission(world, call):
+    world.start(work_cells.submit_and_wait, 5, 0.2, 2, call, ranks=[0])
+    with within():
+        (error,) = world.outcomes([0])
+    assert isinstance(error, px.CollectiveTimeout), error
+    assert str(error).startswith("rank 0: all_sum timed out after 0.2 s behind operations")

@@ -1,0 +1,149 @@
+"""Collectives of real processes beside the contract: groups, scalars, children, wrong calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from distributed.cells import cells, engine_cells
+from distributed.operations import contract
+from distributed.operations.contract import Case
+
+
+def test_many_small_sums_in_a_row_and_a_barrier(few_worlds):
+    assert few_worlds.run(cells.stream_of_sums, 300, 5) == [300] * few_worlds.size
+    n = few_worlds.size
+    assert few_worlds.run(cells.barrier) == [f"<phalanx.Group rank {r} of {n}>" for r in range(n)]
+
+
+def check_scalars(results):
+    """Compare with what three ranks get."""
+    for result in results:
+        whole, real, narrow, wide, root, gathered, rows, flat = result
+        assert [type(x) for x in (whole, real, root)] == [int, float, int]
+        assert [type(x) for x in (narrow, wide)] == [np.float32, np.int64]
+        assert (whole, real, narrow, wide, root) == (6, 4.5, 3, 3, 7)
+        assert (gathered.tolist(), gathered.dtype) == ([1, 2, 3], np.int64)
+        assert (rows.tolist(), rows.shape) == ([0.5, 1.5, 2.5], (3,))
+        assert (flat.shape, float(flat)) == ((), 3.0)
+
+
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+def test_scalars_keep_their_kind(rank_pool, transport):
+    check_scalars(rank_pool(3, transport=transport).run(cells.scalars))
+
+
+def test_links_without_shared_memory_and_page(rank_pool):
+    world = rank_pool(3, with_memory=False)
+    dtypes = ("float32", "bfloat16", "int64")
+    contract.check_all(world, [Case(op, (1009,), d) for op in contract.OPS for d in dtypes])
+
+
+def test_the_group_says_what_it_is(rank_pool):
+    described = rank_pool(3, (0, 0, 1)).run(cells.describe)
+    assert [d["transports"] for d in described] == [
+        ["self", "arena", "tcp"],
+        ["arena", "self", "tcp"],
+        ["tcp", "tcp", "self"],
+    ]
+    assert described[0]["hosts"] == ["host0", "host0", "host1"]
+    tcp = rank_pool(2, transport="tcp").run(cells.describe)
+    assert tcp[0]["transports"] == ["self", "tcp"]
+
+
+def test_a_new_epoch_arms_the_same_group_again(rank_pool):
+    first = rank_pool(2).run(cells.identity_across_epochs)
+    second = rank_pool(2, transport="tcp").run(cells.identity_across_epochs)
+    assert first == second
+    assert all(same for _, same in first)
+
+
+def test_children_of_a_rank_inherit_nothing_of_the_world(rank_pool):
+    assert rank_pool(2).run(cells.inheritable) == [[], []]
+
+
+@pytest.mark.slow
+def test_processes_that_a_rank_starts_are_no_ranks(rank_pool):
+    world = rank_pool(2)
+    for by_exec, by_fork in world.run(cells.child_worlds):
+        assert by_exec == "<phalanx.Group rank 0 of 1>"
+        assert by_fork.count("is a fork of process") == 2
+    assert world.run(cells.stream_of_sums, 3, 5) == [3, 3]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
+def test_bytes_that_numpy_has_no_name_for_are_read_as_said(rank_pool, dtype):
+    world = rank_pool(2)
+    cases = [Case(op, (74,), dtype) for op in (*contract.REDUCTIONS, "all_to_all")]
+    by_rank = world.run(engine_cells.results_of_bits, cases)
+    for number, case in enumerate(cases):
+        contract.check(
+            case,
+            world.size,
+            [results[number] for results in by_rank],
+            adds_in_rank_order=world.adds_in_rank_order,
+        )
+
+
+@pytest.mark.parametrize("hosts", [(0, 0), (0, 1), (0, 0, 1)])
+def test_true_is_any_byte_but_zero(rank_pool, hosts):
+    for data in rank_pool(len(hosts), hosts).run(engine_cells.true_bytes):
+        assert data == bytes([0, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("hosts", [(0, 0), (0, 1)])
+def test_wrong_calls_are_refused_and_the_group_stays_good(rank_pool, hosts):
+    parts = (
+        "ValueError: sum_scatter of 5 elements: they must be divisible by the size of the group, 2",
+        "ValueError: all_to_all of 5 elements: they must be divisible by the size of the group, 2",
+        "ValueError: out has 1 elements; 2 are needed",
+        "ValueError: x and out of sum_scatter overlap",
+        "ValueError: x and out of all_to_all overlap",
+        "ValueError: x has elements of 2 bytes; float32 has 4",
+        "ValueError: dtype float8 is not supported; supported: bool, int8, ",
+        "TypeError: x has dtype timedelta64[s]; only native numbers or raw bytes",
+        "TypeError: x has dtype float128; supported, in native byte order: bool, ",
+        "TypeError: x has dtype complex256; supported",
+        "TypeError: x has dtype object; supported",
+        "TypeError: x has dtype <U3; supported",
+        "TypeError: x has dtype >f4; supported",
+        "TypeError: x has dtype float8_e5m2; supported",
+        "ValueError: out must be C-contiguous",
+    )
+    for said in rank_pool(2, hosts).run(engine_cells.refusals):
+        assert len(said) == len(parts), said
+        for text, part in zip(said, parts, strict=True):
+            assert text.startswith(part)
+
+
+def test_describe_names_the_algorithm_of_every_operation(rank_pool):
+    algorithms = rank_pool(2).run(engine_cells.described)[0]
+    assert set(algorithms) == {
+        *contract.REDUCTIONS,
+        "all_to_all",
+        "all_gather",
+        "broadcast",
+        "barrier",
+    }
+    assert algorithms["sum_scatter"][8] == "inline"
+    assert algorithms["sum_scatter"][1 << 26] == "staged"
+    tcp = rank_pool(2, transport="tcp").run(engine_cells.described)[0]
+    assert tcp["all_to_all"][8] == "pairwise"
+    assert tcp["sum_scatter"][1 << 26] == "ring"
+
+
+def test_describe_names_the_same_algorithms_on_every_rank(rank_pool):
+    said = rank_pool(3, (0, 0, 1)).run(engine_cells.described)
+    assert said[0] == said[1] == said[2]
+    assert said[2]["all_gather"][8] == "inline+ring"
+    direct = rank_pool(3, transport="tcp").run(engine_cells.described)[0]
+    assert direct["all_sum"][1 << 20] == "direct"
+
+
+def test_describe_tells_halves_apart(rank_pool):
+    """What is widened for the way between hosts does not come with the header."""
+    for told in rank_pool(3, (0, 0, 1)).run(engine_cells.described_engine):
+        assert told["algorithms"]["all_sum"][1024] == "inline+mesh"
+        assert told["algorithms_of_halves"]["all_sum"][1024] == "staged+mesh"
+        assert set(told["algorithms_of_halves"]) == {"all_sum", "sum_scatter"}
+    for told in rank_pool(2).run(engine_cells.described_engine):
+        assert told["algorithms_of_halves"]["sum_scatter"][1024] == "inline"

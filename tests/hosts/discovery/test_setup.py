@@ -1,0 +1,249 @@
+"""Setting cables up: what is run, checked and undone; and how hosts that cannot be asked are told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hosts.discovery.linux import make_commands
+from hosts.discovery.macs import wired
+from support.promise import ROOM_S
+
+from phalanx.hosts import Host
+from phalanx.hosts.discovery import (
+    Cable,
+    Discovery,
+    HostShells,
+    SetupError,
+    Survey,
+    gather,
+    read_survey,
+    run_setup,
+    undo_setup,
+)
+
+# One host after the other in one log: `ssh` runs the script here, with the host's name in HOST.
+_SSH = """
+for word; do last=$before; before=$word; done
+HOST=$last; export HOST
+exec sh -s
+"""
+_LOGS = 'echo "$HOST ${0##*/} $*" >>"$LOG"'
+
+
+@pytest.fixture
+def far(tmp_path, monkeypatch):
+    """Hosts behind a made-up ssh; `far(ifconfig="...")` says what a command does after it logs."""
+    log = tmp_path / "log"
+    log.touch()
+
+    def make(**commands):
+        scripts = dict.fromkeys(("ifconfig", "route", "ping", "ip"), "")
+        scripts = {name: f"{_LOGS}\n{text}" for name, text in {**scripts, **commands}.items()}
+        scripts["ssh"] = commands.get("ssh", _SSH)
+        scripts["sudo"] = commands.get("sudo", '[ "$1" = -n ] && shift; exec "$@"')
+        # HostShells puts the system's folders after: ours come first.
+        monkeypatch.setenv("PATH", make_commands(tmp_path / "bin", **scripts))
+        monkeypatch.setenv("LOG", str(log))
+        return log.read_text
+
+    return make
+
+
+def _pair():
+    macs = wired(2, [(0, 1)])
+    surveys = [read_survey(mac.name, mac.outputs()) for mac in macs]
+    hosts = [Host(mac.name) for mac in macs]
+    return hosts, surveys, Discovery(hosts, surveys).cables
+
+
+def _by_host(log, name):
+    return [
+        line.removeprefix(f"{name} ") for line in log().splitlines() if line.startswith(f"{name} ")
+    ]
+
+
+def test_every_command_runs_on_its_host_and_cables_are_tried(far):
+    log, said = far(), []
+    hosts, surveys, cables = _pair()
+    run_setup(HostShells(hosts), surveys, cables, say=said.append)
+    assert _by_host(log, "mac0") == [
+        "ifconfig bridge0 down",
+        "ifconfig en2 inet 192.168.0.1 netmask 255.255.255.252",
+        "route change 192.168.0.2 -interface en2",
+        "ping -c 1 -t 3 192.168.0.2",
+    ]
+    assert _by_host(log, "mac1")[1] == "ifconfig en2 inet 192.168.0.2 netmask 255.255.255.252"
+    assert "mac0: sudo ifconfig bridge0 down" in said  # shown before it is run
+    assert said[-1] == "1 of 1 cables have been tried and answer"
+
+
+def test_a_route_that_is_not_there_is_added(far):
+    log = far(route='[ "$1" != change ]')
+    hosts, surveys, cables = _pair()
+    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    assert "route add 192.168.0.2 -interface en2" in _by_host(log, "mac0")
+
+
+def test_a_missing_bridge_is_no_failure(far):
+    far(ifconfig='[ "$1" != bridge0 ]')
+    hosts, surveys, cables = _pair()
+    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+
+
+def test_one_failure_undoes_everything_everywhere(far):
+    fails = '[ "$HOST" != mac1 ] || [ "$1" != en2 ] || { echo "no such interface" >&2; exit 1; }'
+    log = far(ifconfig=fails)
+    hosts, surveys, cables = _pair()
+    with pytest.raises(SetupError) as told:
+        run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    assert "mac1: 'sudo ifconfig en2 inet 192.168.0.2" in str(told.value)
+    assert "no such interface" in str(told.value)
+    assert _by_host(log, "mac0")[-3:] == [
+        "route delete 192.168.0.2",
+        "ifconfig en2 inet 192.168.0.1 delete",
+        "ifconfig bridge0 up",
+    ]
+    assert _by_host(log, "mac1")[-1] == "ifconfig bridge0 up"
+    assert not any("route" in line for line in _by_host(log, "mac1"))  # it ended at the failure
+
+
+def test_cables_that_do_not_answer_are_all_named(far):
+    far(ping="exit 1")
+    hosts, surveys, cables = _pair()
+    with pytest.raises(SetupError, match="no answer over mac0 en2 - mac1 en2"):
+        run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+
+
+def test_what_was_set_up_can_be_taken_back(far):
+    log = far()
+    hosts, surveys, cables = _pair()
+    undo_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    assert _by_host(log, "mac1") == [
+        "route delete 192.168.0.1",
+        "ifconfig en2 inet 192.168.0.2 delete",
+        "ifconfig bridge0 up",
+    ]
+
+
+def test_hosts_without_sudo_are_all_named_before_anything_runs(far):
+    log = far()
+    hosts, surveys, cables = _pair()
+    bare = [Survey(s.name, s.system, s.interfaces, s.ports) for s in surveys]
+    with pytest.raises(SetupError, match="mac0, mac1: no sudo"):
+        run_setup(HostShells(hosts), bare, cables, say=lambda _: None)
+    assert log() == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Permission denied (publickey,password).", "ssh-copy-id b"),
+        ("Host key verification failed.", "ssh b once, and say yes"),
+        (
+            "ssh: Could not resolve hostname b: Name or service not known",
+            "the name b does not resolve",
+        ),
+        ("ssh: connect to host b port 22: Connection refused", "refuses ssh at port 22: does sshd"),
+        ("ssh: connect to host b port 22: Connection timed out", "firewall"),
+        ("something else", "ssh failed: something else (try: ssh b true)"),
+    ],
+)
+def test_why_a_host_cannot_be_asked_is_said(far, said, hint):
+    far(ssh=f"echo 'banner' >&2; echo '{said}' >&2; exit 255")
+    outputs, failures = gather(HostShells([Host("b")]))
+    assert outputs == [{}]
+    assert hint in failures[0]
+
+
+def test_a_host_that_says_nothing_has_a_limit_and_holds_nobody_up(far):
+    far(ssh='case "$*" in *slow*) exec sleep 600;; esac\n' + _SSH)
+    # The other one runs some forty programs meanwhile.
+    outputs, failures = gather(HostShells([Host("slow"), Host("b")]), timeout_s=ROOM_S)
+    assert failures == {0: f"it has not answered within {ROOM_S:g} s"}
+    assert outputs[1]["uname"] == "Linux\n"
+
+
+def test_a_talkative_login_is_not_taken_for_output(far):
+    far(ssh="echo 'M begin'; echo Darwin; echo 'M end 0'\n" + _SSH)
+    assert gather(HostShells([Host("b")]))[0][0]["uname"] == "Linux\n"
+
+
+def test_a_shell_that_breaks_off_is_a_failure(far):
+    far(ssh="head -n 5 | sh -s")
+    assert "to the end" in gather(HostShells([Host("b")]))[1][0]
+
+
+def test_sudo_is_asked_only_for_a_setup(far, tmp_path):
+    """A host may write down each use of it."""
+    asked = tmp_path / "asked"
+    far(sudo=f"echo >> {asked}", id="echo 1000")
+    assert "sudo" not in gather(HostShells([Host("b")]))[0][0]
+    assert not asked.exists()
+    assert "sudo" in gather(HostShells([Host("b")]), asks_sudo=True)[0][0]
+    assert asked.exists()
+
+
+def test_ssh_never_asks_and_is_given_the_port(far):
+    said = []
+    far(ssh="exit 255")
+    gather(HostShells([Host("me@b", port=2222)]), say=said.append)
+    assert "BatchMode=yes" in said[0]
+    assert " -p 2222 " in said[0]
+    assert " -- me@b" in said[0]
+
+
+_REFUSED = """
+import socket, sys
+with socket.socket() as s:
+    s.settimeout(3)
+    sys.exit(s.connect_ex((sys.argv[1], 9)) not in (0, 111))
+"""
+
+
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces, and a cable between them that is called as Thunderbolt's."""
+    names = [f"phalanx-{os.getpid()}-{i}" for i in range(2)]
+
+    def ip(*words, check=True):
+        return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+
+    if shutil.which("ip") is None:
+        pytest.skip("there is no ip")
+    made = [ip("netns", "add", name, check=False) for name in names]
+    try:
+        if any(run.returncode for run in made):
+            pytest.skip(f"no network namespaces here: {made[0].stderr.strip()}")
+        ip("-n", names[0], "link", "add", "thunderbolt0", "type", "veth",
+           "peer", "name", "thunderbolt0", "netns", names[1])  # fmt: skip
+        yield names, ip
+    finally:
+        for name in names:
+            ip("netns", "del", name, check=False)
+
+
+def test_linux_cables_are_set_up_tried_and_taken_back(two_hosts, tmp_path, monkeypatch):
+    names, ip = two_hosts
+    ssh = 'for word; do last=$before; before=$word; done; exec ip netns exec "$last" sh -s'
+    # Machines for tests often have no ping: a port that refuses is an answer, too.
+    ping = f'exec {sys.executable} -c "{_REFUSED}" "$5"'
+    monkeypatch.setenv("PATH", make_commands(tmp_path / "bin", ssh=ssh, ping=ping))
+    hosts = [Host(name) for name in names]
+    surveys = [Survey(name, "Linux", has_sudo=True) for name in names]
+    cables = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "thunderbolt0", "192.168.0.2")]
+    said = []
+    run_setup(HostShells(hosts), surveys, cables, say=said.append)
+    assert said[-1] == "1 of 1 cables have been tried and answer"
+    assert "192.168.0.2/30" in ip("-n", names[1], "addr").stdout
+    nowhere = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "lo", "192.168.0.3")]
+    with pytest.raises(SetupError, match=f"no answer over {names[0]} thunderbolt0"):
+        run_setup(HostShells(hosts), surveys, nowhere, say=lambda _: None)
+    assert "192.168.0.3/30" in ip("-n", names[1], "addr").stdout
+    undo_setup(HostShells(hosts), surveys, nowhere, say=lambda _: None)
+    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    undo_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    assert "192.168.0" not in ip("-n", names[1], "addr").stdout

@@ -1,0 +1,398 @@
+"""The line between a root and a host over wires that break: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+import types
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from support.hosts.proxy import Proxy
+from support.inside import watch_ranks
+from support.ranks.loops import run_held, run_jumping
+from zmq.utils.monitor import recv_monitor_message
+
+from phalanx.protocol import WorldConfig
+from phalanx.protocol.host import (
+    Evicted,
+    FromHostEnvelope,
+    HostAnswered,
+    HostBoot,
+    HostLeaving,
+    HostPing,
+    HostUp,
+    Refreshed,
+    SignalRank,
+    ToHostEnvelope,
+)
+from phalanx.supervisor.hosts import session as session_module
+from phalanx.supervisor.hosts.addresses import ReachResult
+from phalanx.supervisor.hosts.agent import LOOK_EVERY_S
+from phalanx.supervisor.hosts.session import (
+    AGAIN_S,
+    REFUSED_S,
+    HostServer,
+    ProtocolError,
+    ReliableSession,
+    RootConnection,
+)
+
+UP, FIRST = HostUp("1", 1, "b", 1, ()), SignalRank(0, 64)  # what each end says at once
+N = 300
+STEP_S = 0.002  # of the loop's clock at each look: no faster than what the sockets do
+FAST_STEP_S = 0.01  # where nothing but time-outs is waited for
+
+
+class Line:
+    """A root's server and a host's link with a proxy between them, and what came out at both ends.
+
+    Sockets are real, and time passes only when a test says so.
+    """
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.at_root, self.at_host, self.failures = [], [], []
+        self.door = HostServer()
+        self.key, self.secret = zmq.curve_keypair()
+
+    async def __aenter__(self):
+        self.door.open(["127.0.0.1"])
+        self.proxy = Proxy(self.door.endpoints[0])
+        endpoint = await self.proxy.open()
+        self.door.expect(self.key, self.at_root.append, self.failures.append)
+        boot = HostBoot(
+            "1", WorldConfig("w", 1, heartbeat_timeout_s=1.0), 0, "b", (0,), (endpoint,), "a",
+            self.door.public_key, self.key, self.secret, "/", 0.0,
+        )  # fmt: skip
+        self.context = zmq.asyncio.Context()
+        self.link = RootConnection(self.context, boot, endpoint)
+        self.link.send(UP)
+        self.running = asyncio.ensure_future(self.link.run(self.at_host.append))
+        await self.until_at_root(UP)
+        self.door.send(self.key, FIRST)
+        await self.until_at_host(FIRST)
+        return self
+
+    async def __aexit__(self, *_):
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        self.link.close()
+        await self.proxy.close()
+        self.door.close()
+        self.context.destroy(linger=0)
+
+    async def until_at_root(self, message):
+        await self.loop.until(lambda: message in self.at_root, f"{message}", step_s=STEP_S)
+
+    async def until_at_host(self, message):
+        await self.loop.until(lambda: message in self.at_host, f"{message}", step_s=STEP_S)
+
+    def end_root(self):
+        """Close all that a root has open, as its end does."""
+        self.door.close()
+        self.proxy._server.close()
+        self.proxy.reset()
+
+
+class Tries:
+    """Counts how often a link looks whether its root can be reached; ``answers`` come first."""
+
+    def __init__(self, monkeypatch, *answers):
+        self._real, self._answers = session_module.reach, list(answers)
+        self.n = 0
+        self.is_cut = False
+        monkeypatch.setattr(session_module, "reach", self._reach)
+
+    async def _reach(self, endpoints, timeout_s, **options):
+        self.n += 1
+        if self.is_cut:
+            return ReachResult("", "", "no way", is_refused=False)
+        if self._answers:
+            return self._answers.pop()
+        return await self._real(endpoints, timeout_s, **options)
+
+
+def play(scene):
+    async def main(loop):
+        async with Line(loop) as line:
+            await scene(line)
+
+    run_held(main)
+
+
+async def knock(undo, context, door, keys):
+    """Say something with these keys; return what becomes of the handshake."""
+    sock = undo.enter_context(context.socket(zmq.DEALER))
+    sock.linger = 0
+    sock.curve_serverkey = door.public_key
+    sock.curve_publickey, sock.curve_secretkey = keys
+    ends = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    monitor = undo.enter_context(sock.get_monitor_socket(ends))
+    undo.callback(sock.disable_monitor)
+    sock.connect(door.endpoints[0])
+    sock.send_multipart([ReliableSession().encode(UP)])
+    return (await recv_monitor_message(monitor))["event"]
+
+
+def test_nobody_comes_in_without_the_key_it_was_given():
+    async def main(loop):
+        door, came = HostServer(), []
+        door.open(["127.0.0.1"])
+        one, two, stranger = (zmq.curve_keypair() for _ in range(3))
+        for public, _ in (one, two):
+            door.expect(public, lambda _, key=public: came.append(key), came.append)
+        with zmq.asyncio.Context() as context, contextlib.ExitStack() as undo:
+            where = undo, context, door
+            assert await knock(*where, stranger) == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            assert await knock(*where, two) == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            await loop.until(lambda: came, "what the second host says")
+        assert came == [two[0]]
+        door.close()
+
+    run_held(main)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
+    chance = random.Random(seed)
+
+    async def scene(line):
+        n_resets = 0
+        for number in range(N):
+            line.link.send(HostAnswered(number, Refreshed()))
+            line.door.send(line.key, SignalRank(number, 1))
+            if chance.random() < 0.02:
+                line.proxy.reset()
+                n_resets += 1
+            if chance.random() < 0.2:  # or all would be said before anything has come
+                await line.loop.run_in_executor(None, time.sleep, chance.random() * 0.02)
+        line.proxy.reset()
+        line.door.send_unreliable(
+            line.key, HostPing(1)
+        )  # a root that says nothing does not find out
+        await line.until_at_root(HostAnswered(N - 1, Refreshed()))
+        await line.until_at_host(SignalRank(N - 1, 1))
+        # What would come twice comes before what is said now.
+        line.link.send(HostAnswered(N, Refreshed()))
+        line.door.send(line.key, SignalRank(N, 1))
+        await line.until_at_root(HostAnswered(N, Refreshed()))
+        await line.until_at_host(SignalRank(N, 1))
+        said = [message.id for message in line.at_root if isinstance(message, HostAnswered)]
+        told = [its.rank for its in line.at_host if isinstance(its, SignalRank)]
+        assert said == list(range(N + 1))
+        assert told == [0, *range(N + 1)]
+        assert n_resets
+        assert line.proxy.n_came > n_resets // 2
+        assert set(line.failures) <= {""}
+
+    play(scene)
+
+
+def test_what_a_root_says_twice_is_taken_once():
+    async def scene(line):
+        visitor = line.door._sessions[line.key]
+        body = visitor.reliable.encode(SignalRank(7, 1))
+        for _ in range(2):
+            line.door._send(visitor, visitor.identity, body)
+        line.door.send(line.key, SignalRank(8, 1))
+        await line.until_at_host(SignalRank(8, 1))
+        assert line.at_host.count(SignalRank(7, 1)) == 1
+
+    play(scene)
+
+
+def test_a_connection_that_says_nothing_any_more_is_replaced():
+    """As after a firewall has forgotten it: nobody is told that it has broken."""
+
+    async def scene(line):
+        line.proxy.swallow()
+        line.link.send(HostAnswered(7, Refreshed()))
+        line.door.send(line.key, SignalRank(7, 1))
+        line.link.doubt()
+        await line.until_at_host(SignalRank(7, 1))
+        await line.until_at_root(HostAnswered(7, Refreshed()))
+
+    play(scene)
+
+
+def test_who_finds_nobody_listening_knows_that_the_root_is_over(monkeypatch):
+    """When it has been refused for so long, and not before."""
+
+    async def scene(line):
+        tries = Tries(monkeypatch)
+        line.end_root()
+        begun_s = line.loop.time()
+        await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
+        assert line.running.result()
+        assert line.loop.time() - begun_s > REFUSED_S
+        assert tries.n <= 2 + REFUSED_S / AGAIN_S
+
+    play(scene)
+
+
+def test_a_root_that_ends_while_it_is_looked_for_is_known_to_be_over(monkeypatch):
+    """As a process ends, its connections are closed before what listens, at times well before."""
+
+    async def scene(line):
+        a_moment_ago = ReachResult(line.link._endpoint, "127.0.0.1", "", is_refused=False)
+        tries = Tries(monkeypatch, a_moment_ago)
+        line.end_root()
+        await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
+        assert line.running.result()
+        assert tries.n > 1
+
+    play(scene)
+
+
+def test_who_finds_somebody_else_there_goes_on_trying_without_haste(monkeypatch):
+    """It is not let in, or not understood; that may pass, as after a proxy was set up anew."""
+
+    async def scene(line):
+        tries = Tries(monkeypatch)
+        other = HostServer()
+        other.open(["127.0.0.1"])
+        line.door.close()
+        line.proxy._port = int(other.endpoints[0].rpartition(":")[2])
+        line.proxy.reset()
+        begun_s = line.loop.time()
+        await line.loop.until(lambda: tries.n >= 11, "ten more tries", step_s=FAST_STEP_S)
+        assert line.loop.time() - begun_s > 9 * AGAIN_S
+        assert not line.running.done()
+        other.close()
+
+    play(scene)
+
+
+def test_who_cannot_reach_the_root_goes_on_trying(monkeypatch):
+    async def scene(line):
+        tries = Tries(monkeypatch)
+        tries.is_cut = True
+        line.proxy.reset()
+        line.link.send(HostAnswered(8, Refreshed()))
+        await line.loop.until(lambda: tries.n == 1, "a first try")
+        for n in range(2, 2 + int(2 * REFUSED_S / AGAIN_S)):
+            await line.loop.pass_s(AGAIN_S)
+            assert tries.n == n
+        assert not line.running.done()
+        tries.is_cut = False
+        await line.until_at_root(HostAnswered(8, Refreshed()))
+
+    play(scene)
+
+
+def test_who_was_given_up_is_told_on_its_new_connection():
+    async def scene(line):
+        line.proxy.swallow()
+        line.door.give_up(line.key)
+        line.link.doubt()
+        await line.until_at_host(Evicted())
+        line.at_host.clear()
+        # A host that does not listen, and speaks on.
+        line.link._socket.send_multipart([line.link._reliable.encode(HostLeaving())])
+        await line.until_at_host(Evicted())  # the answer to that
+        assert HostLeaving() not in line.at_root
+
+    play(scene)
+
+
+def test_a_connection_that_was_replaced_leaves_nothing_open():
+    async def scene(line):
+        n_open = []
+        for number in range(30):
+            line.proxy.reset()
+            line.link.send(HostAnswered(number, Refreshed()))
+            await line.until_at_root(HostAnswered(number, Refreshed()))
+            n_open.append(len([*Path("/proc/self/fd").iterdir()]))
+        assert max(n_open[-5:]) <= max(n_open[:10]) + 5
+
+    play(scene)
+
+
+def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
+    monkeypatch.setattr(session_module, "KEPT_MAX_NBYTES", 2000)
+
+    async def scene(line):
+        for number in range(100):  # more than that, and heard
+            line.door.send(line.key, SignalRank(number, 1))
+            line.link.send(HostAnswered(number, Refreshed()))
+            await line.until_at_host(SignalRank(number, 1))
+            await line.until_at_root(HostAnswered(number, Refreshed()))
+        assert line.failures == []
+        line.proxy.swallow()
+        for number in range(N):
+            line.door.send(line.key, SignalRank(number, 1))
+        assert line.failures == []  # not below who says something
+        await line.loop.until(lambda: line.failures, "its end")
+        assert "does not acknowledge" in line.failures[0]
+        line.door.give_up(line.key)
+        for number in range(N):
+            line.door.send(line.key, SignalRank(number, 1))
+        assert line.door._sessions[line.key].reliable.unacknowledged == ()
+
+    play(scene)
+
+
+def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it():
+    """What it says is kept until then, and it looks twenty times a second."""
+
+    async def main():
+        looked = []
+        root = types.SimpleNamespace(is_joined=False)
+        host = types.SimpleNamespace(ranks=(0,))
+        watch = asyncio.ensure_future(watch_ranks(root, host, looked.append))
+        await asyncio.sleep(60.0)
+        assert looked == []
+        root.is_joined = True
+        await asyncio.sleep(10.5 * LOOK_EVERY_S)
+        assert 10 <= len(looked) <= 11
+        watch.cancel()
+
+    run_jumping(main)
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _read(session, body, kind):
+    return session.receive(msgspec.msgpack.decode(body, type=kind))
+
+
+@given(st.lists(st.sampled_from(["say", "come", "break"]), max_size=60))
+def test_letters_come_once_and_in_order_whatever_breaks(acts):
+    """One end says; "come": the next envelope on the wire arrives; "break": those on it are lost."""
+    here, there, wire, n_said, came = ReliableSession(), ReliableSession(), [], 0, []
+
+    def arrive():
+        body = wire.pop(0)
+        if _read(there, body, ToHostEnvelope):
+            came.append(msgspec.msgpack.decode(body, type=ToHostEnvelope).message.number)
+        _read(here, there.encode_unreliable(HostLeaving()), FromHostEnvelope)
+
+    for act in [*acts, "break"]:
+        if act == "say":
+            n_said += 1
+            wire.append(here.encode(HostPing(n_said)))
+        elif act == "come" and wire:
+            arrive()
+        elif act == "break":
+            wire = list(here.unacknowledged)
+    while wire:
+        arrive()
+    assert came == list(range(1, n_said + 1))
+    assert here.unacknowledged == ()
+
+
+@pytest.mark.parametrize(
+    "envelope", [ToHostEnvelope(2, 0, HostPing(1)), ToHostEnvelope(1, 1, HostPing(1))]
+)
+def test_numbers_that_cannot_be_are_nonsense(envelope):
+    with pytest.raises(ProtocolError):
+        ReliableSession().receive(envelope)

@@ -1,0 +1,108 @@
+"""Who was killed because memory had run out: by the kernel's counts, and by a limit of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.programs import launching
+from support.waiting import wait_until_async
+
+from phalanx.supervisor.hosts import local_host
+from phalanx.supervisor.processes.child import OUT_OF_MEMORY, OutOfMemory, OutputPipe
+
+
+class Kernel:
+    """The files that the kernel would write."""
+
+    def __init__(self, root: Path, lines: str, file: str) -> None:
+        self._proc, self._groups = root / "proc", root / "groups"
+        (self._proc / "self").mkdir(parents=True)
+        (self._proc / "self" / "cgroup").write_text(lines)
+        self.file = self._groups / file
+        self.file.parent.mkdir(parents=True)
+
+    def count(self, kills: int) -> None:
+        self.file.write_text(f"low 0\noom 9\noom_kill {kills}\noom_group_kill 0\n")
+
+    def look(self) -> OutOfMemory:
+        return OutOfMemory(self._proc, self._groups)
+
+
+@pytest.fixture(
+    params=[
+        ("0::/user/job\n", "user/job/memory.events"),
+        ("0::/user/job\n", "memory.events"),  # the path is the one outside of a container
+        ("5:cpu:/\n0::/job\n", "job/memory.events"),
+    ]
+)
+def kernel(request, tmp_path):
+    return Kernel(tmp_path, *request.param)
+
+
+def test_a_count_that_grew_explains_as_many_deaths(kernel):
+    kernel.count(3)
+    watch = kernel.look()
+    assert not watch.explains()
+    kernel.count(5)
+    assert [watch.explains() for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("lines", ["", "4:memory:/job\n"])
+def test_where_the_kernel_says_nothing_nothing_is_said(tmp_path, lines):
+    kernel = Kernel(tmp_path, lines, "memory.events")
+    kernel.count(3)
+    watch = kernel.look()
+    kernel.count(4)
+    assert not watch.explains()
+    assert not OutOfMemory(tmp_path / "nowhere", tmp_path).explains()
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(tmp_path, monkeypatch):
+    kernel = Kernel(tmp_path, "0::/job\n", "job/memory.events")
+    kernel.count(0)
+    monkeypatch.setattr(local_host, "OutOfMemory", kernel.look)
+
+    async def main():
+        said = []
+        host = local_host.LocalHost((0, 1), said.append)
+        try:
+            for rank in host.ranks:
+                host.spawn_command(
+                    rank, ["sleep", "600"], env=os.environ,
+                    stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+                )  # fmt: skip
+            kernel.count(1)
+            for rank in host.ranks:
+                os.kill(host.report(rank).pid, signal.SIGKILL)
+            await wait_until_async(lambda: len(said) == 2, "they have ended")
+            return sorted(gone.reason for gone in said)
+        finally:
+            await host.stop()
+
+    # One count explains one of two deaths.
+    assert asyncio.run(main()) == ["killed by signal 9 (SIGKILL)", OUT_OF_MEMORY]
+
+
+def test_a_rank_whose_own_limit_is_reached_gets_a_memory_error(tmp_path):
+    script = tmp_path / "limited.py"
+    script.write_text(
+        "import resource\n"
+        "import phalanx as px\n"
+        "world = px.init()\n"
+        "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20),) * 2)\n"
+        "try:\n"
+        "    bytearray(1 << 30)\n"
+        "except MemoryError:\n"
+        "    print('refused', px.all_sum(1))\n"
+    )
+    ended = subprocess.run(
+        [*launching.LAUNCH, "-n", "2", str(script)], capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert sorted(ended.stdout.split(b"\n")) == [b"", b"[0] refused 2", b"[1] refused 2"]
