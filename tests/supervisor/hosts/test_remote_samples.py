@@ -11,7 +11,7 @@ import pytest
 from support.ranks.loops import run_jumping
 
 from phalanx.distributed import ENTRY
-from phalanx.protocol import RankSample, Span
+from phalanx.protocol import Activity, RankSample, Span
 from phalanx.protocol.host import (
     MOST_SPANS_SAID,
     FromHost,
@@ -20,11 +20,10 @@ from phalanx.protocol.host import (
     SampleRanks,
     said_of,
 )
-from phalanx.supervisor.health.stalls import Activity
 from phalanx.supervisor.hosts.samples import RemoteSampler, SampleAnswers
 from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.root import observers as observers_module
-from phalanx.supervisor.root.cell_history import CellTimeline
+from phalanx.supervisor.root.cells import CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
 
 RANK = RankSample(0, 1, "idle", "", 0, 0, 0, 0)

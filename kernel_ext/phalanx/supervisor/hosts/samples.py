@@ -19,7 +19,7 @@ from phalanx.distributed import ENTRY, TraceSummarizer
 from phalanx.protocol import RankSample
 from phalanx.protocol.host import HostSample, HostSamples, SampleRanks, said_of
 
-from ..health.liveness import LogOnceOnError
+from ..tasks import LogOnceOnError
 from .local_host import LocalHost
 
 if TYPE_CHECKING:
