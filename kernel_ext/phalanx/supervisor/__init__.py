@@ -12,10 +12,8 @@ from .launchers.remote_command import (
     LaunchSpec,
     RemoteCommand,
     far_script,
-    job_folder,
 )
-from .launchers.scheduler_step import start_words
-from .launchers.select import ssh_launch
+from .launchers.select import ssh_launch, start_words
 from .processes.child import exit_reason
 from .processes.system import (
     THREADS_VARIABLE,
@@ -38,7 +36,6 @@ __all__ = [
     "exit_reason",
     "far_script",
     "find_root",
-    "job_folder",
     "launch_root",
     "list_records",
     "needed_descriptors",

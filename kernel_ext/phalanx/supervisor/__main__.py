@@ -1,9 +1,8 @@
-"""Run a supervisor: `python -m phalanx.supervisor [script | host [KEY] | job FOLDER]`.
+"""Run a supervisor: `python -m phalanx.supervisor [script | host]`.
 
 Without a role, or as ``script``, the process is a root supervisor. It reads one line of options
 from standard input, which is a socket, and serves one workspace or one script launcher there.
-``host`` serves its root; a host started by a batch system (``KEY``) reads its options from a file.
-``job`` starts the hosts of a batch job. Programs start these processes, not users.
+``host`` serves its root. Programs start these processes, not users.
 """
 
 from __future__ import annotations
@@ -95,21 +94,13 @@ def main() -> None:
     # The workspace handles a Ctrl-C in its own terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
-    role, *words = sys.argv[1:] or [""]
-    if role == "job":
-        from .launchers.scheduler_step import run_job
-
-        run_job(*words)
-        return
-    if role == "host":
-        from .hosts.agent import run_host, run_host_of_job
-
-        if words:
-            run_host_of_job(words[0])
-        else:
-            run_host(sys.stdin.buffer.readline())
-        return
+    role = "".join(sys.argv[1:2])
     line = sys.stdin.buffer.readline()
+    if role == "host":
+        from .hosts.agent import run_host
+
+        run_host(line)
+        return
     options: BootOptions | ScriptOptions
     if role == "script":
         signal.pthread_sigmask(signal.SIG_BLOCK, _OF_SCRIPTS)

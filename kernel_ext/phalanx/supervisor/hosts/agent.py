@@ -57,7 +57,7 @@ from phalanx.protocol.host import (
 from phalanx.protocol.os_text import decode_options
 
 from ..health.frozen_ranks import HealthWatch, SilenceTimer
-from ..launchers.remote_command import BEGUN, say_in, take_key
+from ..launchers.remote_command import BEGUN
 from ..processes.system import (
     allow_descriptors,
     leave,
@@ -382,24 +382,6 @@ def _leave_mpi() -> None:
         return
     for name in [name for name in os.environ if name.startswith(_OF_MPI)]:
         del os.environ[name]
-
-
-def run_host_of_job(path: str) -> None:
-    """Serve as `run_host` does, with the key file at ``path``.
-
-    An error message is written beside the key file, where the process that submitted the job reads
-    it.
-    """
-    key = Path(path)
-    try:
-        line = take_key(key)
-        if not line:  # the scheduler has started the job again, or the submitter is gone
-            sys.exit("nobody waits for this job any more")
-        run_host(line)
-    except SystemExit as error:
-        if isinstance(error.code, str):
-            say_in(key, error.code)
-        raise
 
 
 async def _serve(boot: HostBoot) -> str:

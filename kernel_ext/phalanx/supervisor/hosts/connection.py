@@ -200,8 +200,6 @@ class HostConnection:
                 self._up.set_result(message)
         elif isinstance(message, HostLeaving):
             self._left.set()
-            if self._process is not None and not self.is_up:
-                self._process.farewell()
         elif isinstance(message, Reconnect):
             self._is_broken = False
         elif not self.is_up:

@@ -60,7 +60,7 @@ from .local_host import LocalHost
 from .local_rank import LocalRank
 
 if TYPE_CHECKING:
-    from ..launchers.batch import JobGathering
+    from ..launchers.slurm_job import SlurmJobs
     from ..root.root import Root
     from .remote_host import RemoteHost
     from .samples import RemoteSampler
@@ -135,11 +135,11 @@ class HostSet:
         self.events = events
         self._options = options
         self._server: HostServer | None = None  # None if all hosts are local
-        self.gathering: JobGathering | None = None  # None if no batch job starts the hosts
+        self.slurm_jobs: SlurmJobs | None = None  # None if no job is submitted for the hosts
         if options.remote.job.nodes:
-            from ..launchers.batch import JobGathering
+            from ..launchers.slurm_job import SlurmJobs
 
-            self.gathering = JobGathering()
+            self.slurm_jobs = SlurmJobs()
         self._opening = asyncio.Lock()
         self._addresses: tuple[str, ...] = ()
         self._remote: dict[int, RemoteHost] = {}  # by index

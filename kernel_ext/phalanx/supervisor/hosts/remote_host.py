@@ -214,8 +214,8 @@ class RemoteHost:
             first_line = await self._hosts.first_line(self._index, *connection.keys)
             self._connection = connection
             on_slow = functools.partial(tell, "starting")
-            gathering = self._hosts.gathering
-            start = HostStart(self._plan, first_line, self._remote, on_slow, gathering)
+            jobs = self._hosts.slurm_jobs
+            start = HostStart(self._plan, first_line, self._remote, on_slow, jobs)
             up = await connection.boot(start)
         except HostUnreachable as error:
             problem = error.text

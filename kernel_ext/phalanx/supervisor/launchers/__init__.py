@@ -1,4 +1,4 @@
-"""Start a host's supervisor by ssh, srun, mpirun or sbatch.
+"""Start a host's supervisor by ssh, srun, mpirun or salloc.
 
-`batch` submits a new job. `scheduler_step` starts hosts by srun, also within a job, or by mpirun.
+`select` has one command for each launcher, and `remote_command` runs it. `slurm_job` asks Slurm for a new job first.
 """

@@ -1,8 +1,7 @@
 """Run a local command that starts a supervisor at its far end.
 
 The command is ssh, srun or mpirun (`LaunchSpec`), and ends with this process. The
-supervisor's first line holds secret keys, so it is never on a command line. The line goes over
-standard input, or through a private file that the supervisor removes (`SharedKeyDirectory`).
+supervisor's first line holds secret keys: it goes over standard input, never on a command line.
 """
 
 from __future__ import annotations
@@ -11,13 +10,7 @@ import asyncio
 import os
 import re
 import shlex
-import shutil
-import stat
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from phalanx.protocol import HostPlan, RemoteOptions
@@ -28,19 +21,10 @@ from ..processes.child import ChildProcess, OutputPipe, exit_reason
 from ..processes.streams import ForwardedPipe
 
 if TYPE_CHECKING:
-    from .batch import JobGathering
+    from .slurm_job import SlurmJobs
 
 # the supervisor's only line on standard output: it runs, and connects to the root
 BEGUN = "phalanx-host: begun"
-
-_WORDS_MAX_NBYTES = 4096
-# A shell that waits on its standard input, which ends when this process ends for any reason. Then it
-# deletes the job, if it was given the job's id, and removes the folder. A job that finds no key file
-# ends by itself.
-_GUARD = (
-    'trap "" INT HUP TERM; read -r id; read -r _; '
-    '[ -n "$id" ] && "$@" "$id" >/dev/null 2>&1; rm -rf -- "$0"'
-)
 
 SLOW_S = 3.0
 SSH_FAILED = 255  # exit status of ssh's own failures; any other status is the far command's
@@ -61,15 +45,15 @@ class HostStart(NamedTuple):
     """Request to start a host's supervisor, for any launcher.
 
     ``first_line`` is the first line that the supervisor reads; it holds keys. ``on_slow`` gets a
-    text about a slow step. A launcher gives up after ``remote.timeout_s``. Hosts with the same
-    ``gathering`` start in one batch job.
+    text about a slow step. A launcher gives up after ``remote.timeout_s``. With ``jobs`` a job of
+    Slurm is submitted for the hosts that start together.
     """
 
     plan: HostPlan
     first_line: bytes
     remote: RemoteOptions
     on_slow: Callable[[str], None]
-    gathering: JobGathering | None = None
+    jobs: SlurmJobs | None = None
 
 
 class HostUnreachable(Exception):
@@ -107,130 +91,8 @@ class HostProcess(Protocol):
         ``up`` is the supervisor's first message.
         """
 
-    def farewell(self) -> None:
-        """Handle the supervisor's stop: its ranks have ended, and it ends."""
-
     def kill(self) -> None:
         """End the supervisor, or its local process, at once; idempotent."""
-
-
-def job_folder() -> Path:
-    """Return the parent folder of the jobs' folders.
-
-    The path is ``PHALANX_JOB_DIR``, or in the user's cache folder, as clusters share home folders.
-    The folder may not exist yet.
-    """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    base = Path(os.environ.get("PHALANX_JOB_DIR") or cache / "phalanx" / "jobs")
-    return base.absolute()
-
-
-class SharedKeyDirectory:
-    """Folder with the first lines of supervisors, each in its own file.
-
-    The folder is private to the user. `remove` removes it.
-    """
-
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        base = job_folder()
-        base.mkdir(parents=True, exist_ok=True)
-        self.path = Path(tempfile.mkdtemp(prefix="job-", dir=base))  # 0700
-        self._guard: subprocess.Popen[bytes] | None = None
-        for number, line in enumerate(lines):
-            fd = os.open(self.key(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(line.rstrip(b"\n") + b"\n")
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def key(self, number: int) -> Path:
-        """Return the file with a supervisor's first line."""
-        return self.path / f"host-{number}"
-
-    def guard(self, *delete: str) -> SharedKeyDirectory:
-        """Remove the folder also if this process is killed.
-
-        ``delete`` is the command that deletes a job; call it before the job is submitted, and
-        `name_job` afterwards.
-        """
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, str(self.path), *delete],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-        return self
-
-    def name_job(self, job: str) -> None:
-        """Set the id of the job that ends with the folder."""
-        assert self._guard is not None
-        assert self._guard.stdin is not None
-        self._guard.stdin.write(f"{job}\n".encode())
-        self._guard.stdin.flush()
-
-    def said(self, number: int) -> str:
-        """Return the reason that a failed supervisor left; else ""."""
-        return last_output(_said_by(self.key(number)))
-
-    def remove(self) -> None:
-        """Remove the folder, and delete its job; idempotent."""
-        if self._guard is not None:
-            self._guard.communicate()  # the guard deletes the job and removes the folder
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-def take_key(path: Path) -> bytes:
-    """Read a supervisor's first line and remove its file.
-
-    Returns b"" if another process has taken the line.
-
-    Raises
-    ------
-    SystemExit
-        Other users may have read or written the file.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return b""
-    with os.fdopen(fd, "rb") as file:
-        its = os.fstat(fd)
-        if its.st_uid != os.geteuid() or stat.S_IMODE(its.st_mode) & 0o077:
-            sys.exit(f"{path} is not its owner's alone")
-        path.unlink()
-        return file.readline()
-
-
-def say_in(path: Path, words: str) -> None:
-    """Write beside a key why its supervisor did not start.
-
-    The first text is kept.
-    """
-    try:
-        fd = os.open(_said_by(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:  # a text exists already, or the folder is gone and nobody waits
-        return
-    with os.fdopen(fd, "w") as file:
-        file.write(words[:_WORDS_MAX_NBYTES])
-
-
-def last_output(path: Path, *, but: str = "") -> str:
-    """Return the last line that is neither empty nor ``but``.
-
-    Returns "" if there is no such line.
-    """
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _WORDS_MAX_NBYTES))
-            text = file.read(_WORDS_MAX_NBYTES).decode(errors="replace")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip() not in {"", but}]
-    return lines[-1] if lines else ""
-
-
-def _said_by(path: Path) -> Path:
-    return path.with_name(f"{path.name}.said")
 
 
 _IN, _FOUND, _BEGUN = b"phalanx-host: in", b"phalanx-host: python", BEGUN.encode()
@@ -405,6 +267,11 @@ class RemoteCommand:
             return "it has let us in, its shell has not answered yet"
         return self._way.waiting
 
+    @property
+    def stderr(self) -> str:
+        """Return the end of the command's error output so far."""
+        return self._stderr.tail
+
     def write(self, data: bytes) -> None:
         """Send data to the far end's standard input."""
         self._stdin.write(data)
@@ -503,9 +370,6 @@ class RemoteCommand:
             child.kill()
         has_died = _GONE in child.tail.splitlines()
         return f"its supervisor has died there (process {up.pid} is gone)" if has_died else ""
-
-    def farewell(self) -> None:
-        """Do nothing: the supervisor ends by itself, and the command with it."""
 
     def kill(self) -> None:
         """End the command; idempotent. The supervisor ends by itself."""

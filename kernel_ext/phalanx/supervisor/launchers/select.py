@@ -1,22 +1,20 @@
 """Choose the launcher that the options name.
 
 A launcher starts a host's supervisor, gives it its first line and reports its end. Later messages
-go over `HostServer`. `_LocalProcess` is the launcher for several "hosts" on this machine.
+go over `HostServer`. There is one start per host, so that a lost host can be started again alone.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 from phalanx.hosts import TITLES, explain_ssh, found_job, ssh_command
-from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.protocol.host import HostUp
+from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
 
-from ..processes.child import ChildProcess, OutputPipe, exit_reason
+from ..processes.child import exit_reason
 from .remote_command import (
     SCRIPT,
     SSH_FAILED,
@@ -28,13 +26,15 @@ from .remote_command import (
     last_line,
     launch_by,
 )
-from .scheduler_step import launch_in_job
 
-__all__ = ["HostProcess", "HostStart", "HostUnreachable", "launch_host", "ssh_launch"]
+# A step of one task that may use all of the job's resources on the node, beside other steps. Outside
+# of a job, srun makes a job of its own.
+_SRUN = ["srun", "--quiet", "--job-name=phalanx", "--nodes=1", "--ntasks=1", "--cpu-bind=none"]
+_MPIRUN = ["mpirun", "-n", "1"]  # an MPI world of one process, which gets mpirun's input
 
 
 async def launch_host(asked: HostStart) -> HostProcess:
-    """Start a host's supervisor and give it its first line.
+    """Start a host's supervisor, give it its first line and wait until it runs.
 
     Raises
     ------
@@ -42,20 +42,78 @@ async def launch_host(asked: HostStart) -> HostProcess:
         The supervisor could not be started.
     """
     plan, remote = asked.plan, asked.remote
-    if remote.launcher == "ssh":
-        return await launch_by(ssh_launch(plan, remote, SCRIPT), asked)
-    if asked.gathering is not None:
-        from .batch import launch_as_job
+    if asked.jobs is not None:
+        from .slurm_job import launch_in_new_job
 
-        return await launch_as_job(asked, asked.gathering)
-    if remote.launcher in TITLES:
-        return await launch_in_job(asked)
-    if remote.launcher != "local":
+        return await launch_in_new_job(asked, asked.jobs)
+    if remote.launcher == "ssh":
+        way = ssh_launch(plan, remote, SCRIPT)
+    elif remote.launcher in TITLES:
+        way = step_launch(plan, remote)
+    elif remote.launcher == "local":
+        way = _local_launch(plan, remote)
+    else:
         raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
-    try:
-        return _LocalProcess(asked.first_line, remote)
-    except OSError as error:
-        raise HostUnreachable(plan.name, f"it could not be started: {error}") from error
+    return await launch_by(way, asked)
+
+
+def _local_launch(plan: HostPlan, remote: RemoteOptions) -> LaunchSpec:
+    """Describe how one of several "hosts" on this machine is started.
+
+    The supervisor outlives its root, as on other machines.
+    """
+    python = remote.python or sys.executable
+    return LaunchSpec(
+        plan,
+        python,
+        ["/bin/sh", "-c", SCRIPT, "phalanx", python],
+        missing="there is no /bin/sh on this machine",
+        waiting="its shell has not begun yet",
+        why=lambda outcome: f"its shell {exit_reason(outcome.status)}",
+    )
+
+
+def step_launch(plan: HostPlan, remote: RemoteOptions, job: str = "") -> LaunchSpec:
+    """Describe how srun or mpirun starts a supervisor; ``job``: in this job of Slurm."""
+    title, python = TITLES[remote.launcher], remote.python or sys.executable
+    environ = {"SLURM_JOB_ID": job} if job else os.environ
+    words = start_words(plan, remote, environ)
+    words += [f"--jobid={job}"] if job else []
+    return LaunchSpec(
+        plan,
+        python,
+        [*words, "/bin/sh", "-c", SCRIPT, "phalanx", python],
+        missing=f"there is no {words[0]} on this machine: is it part of a {title} cluster?",
+        waiting=f"{title} has not started it yet",
+        why=lambda outcome: _why_not_started(title, outcome),
+    )
+
+
+def start_words(
+    plan: HostPlan, remote: RemoteOptions, environ: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Return the words before a command to run on a node."""
+    job = remote.job
+    if remote.launcher == "mpi":
+        return [*_MPIRUN, *job.args, "--host", plan.name]
+    asked = ["--overlap", "--whole", "--mem=0"]
+    if "SLURM_JOB_ID" not in environ:
+        asked = [f"--cpus-per-task={plan.ranks}", *job_words(job)]
+    return [*_SRUN, *asked, *job.args, f"--nodelist={plan.name}"]
+
+
+def job_words(job: JobOptions) -> list[str]:
+    """Return what the user asks of Slurm, as options of srun and salloc."""
+    said = {"partition": job.queue, "account": job.account, "time": job.time}
+    return [f"--{name}={value}" for name, value in said.items() if value]
+
+
+def _why_not_started(title: str, outcome: CommandOutcome) -> str:
+    lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip(" -*\t")]
+    said = lines[0].removeprefix("srun: error: ") if lines else ""
+    if "phalanx.supervisor" in outcome.stderr or "No module named" in outcome.stderr:
+        said = last_line(outcome.stderr)
+    return f"{title} does not start it: {said or f'{outcome.by} exits with {outcome.status}'}"
 
 
 def ssh_launch(plan: HostPlan, remote: RemoteOptions, script: str) -> LaunchSpec:
@@ -85,88 +143,3 @@ def _why_not_in(outcome: CommandOutcome) -> str:
     text = explain_ssh(outcome.plan.name, outcome.plan.port, outcome.stderr)
     # Some clusters allow no ssh between a job's hosts.
     return f"{text}; within a job, --launcher mpi needs no ssh" if found_job(os.environ) else text
-
-
-class _LocalProcess:
-    """A host supervisor on this machine.
-
-    The supervisor outlives its root, as on other machines.
-    """
-
-    def __init__(self, first_line: bytes, remote: RemoteOptions) -> None:
-        output = OutputPipe()
-        self._child = ChildProcess(
-            [remote.python or sys.executable, "-m", "phalanx.supervisor", "host"],
-            env=os.environ,
-            cwd=str(Path.cwd()),
-            pass_fds=(),
-            stdin=_Line(first_line),
-            stdout=output,
-            stderr=output,
-            on_exit=lambda status: None,
-        )
-
-    @property
-    def is_over(self) -> bool:
-        return self._child.status is not None
-
-    async def ended(self) -> str:
-        await self._child.exited.wait()
-        status = self._child.status or 0
-        said = self._child.tail.strip().splitlines()
-        if status < 0:
-            return f"its supervisor was {exit_reason(status)}"
-        return said[-1] if said and status else f"its supervisor {exit_reason(status)}"
-
-    async def look(self, up: HostUp) -> str:
-        return ""  # the supervisor's end is known at once
-
-    def farewell(self) -> None:
-        pass  # the supervisor ends by itself
-
-    def kill(self) -> None:
-        self._child.kill()
-
-
-class _Line:
-    """Standard input of a child with one line.
-
-    The line is kept in memory only, as it holds keys.
-    """
-
-    def __init__(self, line: bytes) -> None:
-        self.read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._write_fd, False)
-        self._left = line
-        self._loop = asyncio.get_running_loop()
-
-    def child_started(self) -> None:
-        self._close_read_fd()
-        self._loop.add_writer(self._write_fd, self._write)
-        self._write()
-
-    def _write(self) -> None:
-        """Write as much as the pipe accepts; close after the last byte.
-
-        The event loop calls this again when the pipe is writable.
-        """
-        try:
-            while self._left:
-                self._left = self._left[os.write(self._write_fd, self._left) :]
-        except BlockingIOError:
-            return
-        except OSError:  # the child has ended: its exit status tells why
-            pass
-        self.close()
-
-    def _close_read_fd(self) -> None:
-        if self.read_fd >= 0:
-            os.close(self.read_fd)
-            self.read_fd = -1
-
-    def close(self) -> None:
-        self._close_read_fd()
-        if self._write_fd >= 0:
-            self._loop.remove_writer(self._write_fd)
-            os.close(self._write_fd)
-            self._write_fd = -1
