@@ -363,14 +363,16 @@ def test_runaway_output_is_cut_and_the_rest_is_kept(ranks):
     [
         ("x = 1\nprint((1)\ny = 2", "SyntaxError", "line 2\n    print((1)\n         ^\n"),
         ("if True:\npass", "IndentationError", "line 2\n    pass\n    ^\n"),
-        ("if 1:\n\tx = 1\n        y = 2", "TabError", "line 3\n"),
+        ("if 1:\n\tx = 1\n        y = 2", "TabError", ""),
     ],
 )
 def test_a_cell_that_is_no_python_is_told_once(ranks, code, kind, shown):
     result = ranks.run(f"%%distributed\n{code}")
     assert result.error.startswith(f"{kind}: ranks 0-1: {kind}: ")
     text = ANSI.sub("", result.text)
-    assert re.match(r"ranks 0-1:\n  Cell In\[\d+\], line ", text)
+    # From Python 3.12 on a TabError is found before the code has its cell's name.
+    place = r"Cell In\[\d+\], line " if shown else r"(Cell In\[\d+\], line |File <string>:)3\n"
+    assert re.match(rf"ranks 0-1:\n  {place}", text)
     assert shown in text
     assert text.count(f"{kind}: ") == 1
     assert "Traceback" not in text

@@ -186,12 +186,22 @@ class KernelDriver:
 
     open: ClassVar[weakref.WeakSet[KernelDriver]] = weakref.WeakSet()
 
-    def __init__(self, *, cwd: str | os.PathLike[str] | None = None, **env: str) -> None:
+    def __init__(
+        self,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        command: list[str] | None = None,
+        interrupt_mode: str = "signal",
+        **env: str,
+    ) -> None:
         self.models: dict[str, dict[str, Any]] = {}  # states of widgets by comm
         self.echoes: list[tuple[str, dict[str, Any]]] = []  # updates with what they answer
         self.said: list[tuple[str, dict[str, Any]]] = []  # on comms that are no widgets
         self.debug_events: list[dict[str, Any]] = []
         self._manager = KernelManager(kernel_name="python3")
+        if command is not None:  # another kernel than that of this environment
+            self._manager.kernel_spec.argv = command
+            self._manager.kernel_spec.interrupt_mode = interrupt_mode
         self._manager.start_kernel(
             cwd=None if cwd is None else os.fspath(cwd), env={**os.environ, **env}
         )
