@@ -1,7 +1,7 @@
 """Phalanx beside Open MPI, MPICH, Intel MPI, Gloo and MLX, in one run of one harness.
 
-    python tests/bench/beside_peers.py --harness FOLDER run --out r.jsonl --rounds 2 --ranks 2
-    python tests/bench/beside_peers.py --harness FOLDER table r.jsonl --placement near
+    python tests/bench/peers/beside_peers.py --harness FOLDER run --out r.jsonl --rounds 2 --ranks 2
+    python tests/bench/peers/beside_peers.py --harness FOLDER table r.jsonl --placement near
 
 FOLDER has the harness (`compare.py`, `benchlib.py`, `quiet.py`, a runner per peer). It starts the
 peers in turns, waits for a quiet machine, verifies every result and says how the cores sat. Peers

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common import arguments, median, numbers, print_machine, print_table, write_json
+from bench.common import arguments, median, numbers, print_machine, print_table, write_json
 from support.notebooks.kernel_driver import KernelDriver
 
 _BODY = "for i in range({lines}): print(f'rank {{rank}} line {{i:012d}}', flush=True)"

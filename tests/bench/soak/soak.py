@@ -23,8 +23,10 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import psutil
-from common import arguments, median, print_machine, print_table, write_json
+from bench.common import arguments, median, print_machine, print_table, write_json
 from soak_deaths import DEATHS
 from soak_driver import MARK, MIB, Client, Defect, Hung, Leaked, fail_if, family, say, wait_family
 from soak_field import Field

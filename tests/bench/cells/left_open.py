@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import psutil
-from common import arguments, print_machine, print_table, write_json
+from bench.common import arguments, print_machine, print_table, write_json
 from support.notebooks.browser import chromium_page
 from support.notebooks.jupyter_servers import lab, open_notebook
 from support.notebooks.lab_notebook import PageSizes, write_notebook

@@ -17,7 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import arguments, median, placement, print_machine, print_table, write_json
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.common import arguments, median, placement, print_machine, print_table, write_json
 
 from phalanx.distributed.bench import parse_size, sizes_between
 from phalanx.widgets import format_size

@@ -25,8 +25,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
-from common import arguments, median, numbers, print_machine, print_table, spread, write_json
+from bench.common import arguments, median, numbers, print_machine, print_table, spread, write_json
 
 _HERE = Path(__file__).resolve().parent
 _MLX_LAUNCH = "from mlx._distributed_utils.launch import main; main()"

@@ -7,11 +7,14 @@ an operation's record is opened, learns when the last rank had come, and is clos
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
-from common import arguments, print_machine, print_table, write_json
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-_ROOT = Path(__file__).resolve().parents[2]
+from bench.common import arguments, print_machine, print_table, write_json
+
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 def build(folder: Path) -> Path:

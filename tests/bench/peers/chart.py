@@ -2,7 +2,7 @@ r"""Draw the README's chart: the time of one `all_sum` by size, for Phalanx and 
 
     python tests/bench/beside_peers.py --harness FOLDER run --out sums.jsonl --ranks 2,4 \
         --peers phalanx,openmpi,mpich,impi,gloo,mlx-ring --ops all_reduce:fresh
-    python tests/bench/chart.py sums.jsonl --output notebooks/guide/pictures/all_sum
+    python tests/bench/peers/chart.py sums.jsonl --output notebooks/guide/pictures/all_sum
 
 writes `all_sum_light.svg` and `all_sum_dark.svg`. A point is the median over launches of the
 median over calls; a launch with a wrong result is an error. The date, the machine and the command

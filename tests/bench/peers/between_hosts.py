@@ -1,9 +1,9 @@
 """Phalanx between two hosts beside Open MPI, MPICH, Intel MPI, Gloo and MLX, in one harness.
 
-    python tests/bench/between_hosts.py --harness FOLDER up
-    python tests/bench/between_hosts.py --harness FOLDER run --out r.jsonl --rounds 2
-    python tests/bench/between_hosts.py --harness FOLDER shape 1gbit
-    python tests/bench/between_hosts.py --harness FOLDER down
+    python tests/bench/peers/between_hosts.py --harness FOLDER up
+    python tests/bench/peers/between_hosts.py --harness FOLDER run --out r.jsonl --rounds 2
+    python tests/bench/peers/between_hosts.py --harness FOLDER shape 1gbit
+    python tests/bench/peers/between_hosts.py --harness FOLDER down
 
 The hosts are two network namespaces joined by a veth pair (root, Linux), with one rank in each.
 FOLDER has the harness (`twohosts.py`, `compare.py`, ...), whose command line follows it; peers are

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import msgspec
-from common import arguments, numbers, percentile, print_machine, print_table, write_json
+from bench.common import arguments, numbers, percentile, print_machine, print_table, write_json
 from support.notebooks.browser import chromium_page
 from support.ranks.worlds import make_world
 

@@ -8,11 +8,15 @@ what must be paid for tensors in any case.
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from common import arguments, median, print_machine, print_table, write_json
+from bench.common import arguments, median, print_machine, print_table, write_json
 
 import phalanx as px
 

@@ -26,11 +26,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import psutil
-from common import arguments, median, numbers, print_machine, print_table, write_json
+from bench.common import arguments, median, numbers, print_machine, print_table, write_json
 from support.inside import stop_samples
 
 from phalanx.workspace import Workspace

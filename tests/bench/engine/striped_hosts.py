@@ -11,9 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-from common import arguments, median, print_machine, print_table, write_json
+from bench.common import arguments, median, print_machine, print_table, write_json
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from support.hosts.bed import Bed
 

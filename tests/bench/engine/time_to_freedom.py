@@ -16,7 +16,17 @@ import threading
 import time
 from pathlib import Path
 
-from common import arguments, median, numbers, percentile, print_machine, print_table, write_json
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.common import (
+    arguments,
+    median,
+    numbers,
+    percentile,
+    print_machine,
+    print_table,
+    write_json,
+)
 
 _LIMIT_S = 60
 _SETTLE_S = 0.3  # the others are in their operation by then
