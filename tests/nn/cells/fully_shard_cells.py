@@ -212,7 +212,7 @@ def adapters(bits: int, reshards: bool, compute_dtype: str | None) -> list[Any]:
     import numpy as np
     from mlx import nn
     from mlx.utils import tree_flatten
-    from nn.sharding_cells import adapter_of
+    from nn.cells.sharding_cells import adapter_of
 
     world = px.init()
     kind = None if compute_dtype is None else getattr(mx, compute_dtype)

@@ -1,7 +1,7 @@
 // What a peer's bytes may do to a receiver: headers, payloads, marks, abort notices, queues in the
-// arena, the control page. Whatever comes, a receiver throws an error of ours or has got what it was
-// promised: the header of its own call, and data with the mark of that. Nothing beside its memory
-// is touched.
+// arena, the control page. Whatever comes, a receiver throws an error of ours or has got what it
+// was promised: the header of its own call, and data with the mark of that. Nothing beside its
+// memory is touched.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 #include "collectives/on_host/shared_memory_team.hpp"
 #include "engine_supply.hpp"
 #include "group/point_to_point.hpp"
-#include "memory_link.hpp"
+#include "support/memory_link.hpp"
 #include "transport/shm_link.hpp"
 
 using namespace phalanx;
@@ -84,7 +84,7 @@ void say(Link& there, Supply& supply, std::span<const std::byte> bytes) {
         const auto text = supply.bytes(64);
         const std::string said(reinterpret_cast<const char*>(text.data()), text.size());
         there.send_abort_notice(supply.below(3), {checked_kind(supply.number<std::int8_t>()),
-                                               supply.number<std::int32_t>(), said, said});
+                                                  supply.number<std::int32_t>(), said, said});
     }
     there.finish();
 }
@@ -125,7 +125,7 @@ void collective(Supply& supply) {
     std::vector<std::unique_ptr<Link>> links(2);
     links[1] = std::move(node.here);
     NodeExchange team({0, 1}, std::move(links), 0, true, false,
-                  LinkTuning{supply.below(2) != 0 ? 16U : 256U});
+                      LinkTuning{supply.below(2) != 0 ? 16U : 256U});
     const Op op = op_of(supply, 40);
     const auto nbytes = static_cast<std::size_t>(op.nbytes());
     const auto how = supply.below(5);
@@ -282,8 +282,8 @@ void words(Supply& supply) {
     (void)(one.nbytes() + size_of(two.dtype));
     const auto bytes = supply.bytes(255);
     check_words(AbortReason{AbortKind::kMismatch, 0,
-                       std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
-                       "x"});
+                            std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+                            "x"});
 }
 
 }  // namespace

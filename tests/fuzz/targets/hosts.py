@@ -16,7 +16,7 @@ import msgspec
 from fuzz.quiet import quiet
 from fuzz.stage import actors, staged
 from fuzz.supply import Supply
-from fuzz.target_supervisor import Play, _descriptors, _Failures, encoded, raise_first
+from fuzz.targets.supervisor import Play, _descriptors, _Failures, encoded, raise_first
 from support.ranks.loops import JumpingLoop
 
 import phalanx
