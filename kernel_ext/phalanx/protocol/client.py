@@ -25,7 +25,7 @@ from .records import (
 GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
 
 
-class WorkspaceRecord(msgspec.Struct, frozen=True, tag="workspace"):
+class WorkspaceRecord(msgspec.Struct, frozen=True, tag="workspace_record"):
     """Root: say which workspace this is, first on each connection.
 
     Unknown fields are accepted, so that a workspace of another version can be named in an error.
