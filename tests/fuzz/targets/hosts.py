@@ -45,7 +45,6 @@ from phalanx.protocol.host import (
     HostPing,
     HostPong,
     HostReport,
-    HostSamples,
     HostUp,
     RankFrozen,
     RankGone,
@@ -127,7 +126,7 @@ class _Door(HostServer):
 
 
 def _names_others(message: Any) -> bool:
-    if isinstance(message, HostReport | HostSamples):
+    if isinstance(message, HostReport):
         return any(report.rank != _THERE for report in message.ranks)
     return isinstance(message, _OF_RANKS) and message.rank != _THERE
 
@@ -135,7 +134,7 @@ def _names_others(message: Any) -> bool:
 def _own(supply: Supply) -> bytes:
     """Some message of its own ranks: what comes after the first check."""
     message = supply.record(FromHost)
-    if isinstance(message, HostReport | HostSamples):
+    if isinstance(message, HostReport):
         ranks = tuple(msgspec.structs.replace(report, rank=_THERE) for report in message.ranks)
         message = msgspec.structs.replace(message, ranks=ranks)
     elif _names_others(message):

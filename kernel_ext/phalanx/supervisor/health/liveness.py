@@ -11,10 +11,12 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..hosts.local_host import LocalHost
 from ..processes.system import is_stopped
+
+if TYPE_CHECKING:
+    from ..hosts.local_host import LocalHost
 
 # Four heartbeats (native/shm/heartbeat.hpp). On a busy machine a shorter silence proves nothing,
 # unless the kernel reports that the process is stopped.

@@ -45,7 +45,6 @@ from phalanx.protocol import (
 from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 
 from ..engine.controller import Engines
-from ..hosts.samples import RankReader
 from ..membership import WorldState
 from ..runtime_dir import Claim
 from .cells import CellScheduler
@@ -101,13 +100,7 @@ class WorkspaceRoot(Root[ToRoot]):
         )
         self._clients = Clients(options, self._on_owner_gone, self._on_linger_over)
         self._samplers = Samplers(
-            world,
-            self._answers.cells.times,
-            [RankReader(host) for host in self._host.here],
-            far=self._host.far_samples,
-            activity=self._host.activity,
-            is_ready=world.ranks.is_ready,
-            send=self._clients.answer,
+            world, self._answers.cells.times, self._host, self._clients.answer
         )
 
     async def _start(self) -> None:
