@@ -29,7 +29,7 @@ from phalanx.protocol import (
     Welcome,
     Withdraw,
 )
-from phalanx.protocol.host import AbortEpoch, GiveBack
+from phalanx.protocol.host import AbortEpoch
 
 from .hosts.host_set import HostSet
 
@@ -489,6 +489,10 @@ class MembershipCoordinator:
         self._host = host
         self._key = secrets.token_bytes(32)
         self._foreign: dict[int, str] = {}  # ranks with another version -> the text for all ranks
+        world.ranks.subscribe(lost=self._on_lost)
+
+    def _on_lost(self, rank: int) -> None:
+        self._foreign.pop(rank, None)  # its replacement may have our version
 
     def answer(self, rank: int, message: ToSupervisor) -> bool:
         """Handle a rank's message; False if it does not concern membership."""
@@ -518,23 +522,25 @@ class MembershipCoordinator:
             return False
         return True
 
-    def release_waiters(self, lost: int, reason: str) -> None:
-        """Free every rank that waits in this epoch: ``lost`` never comes.
+    def abort(self, kind: AbortKind, reason: str, culprit: int = -1) -> None:
+        """Free every rank that waits in this epoch, now or later.
 
-        Ranks that start to wait later in this epoch are freed, too.
+        ``culprit`` is the rank that never comes, if there is one.
         """
         epoch = self._world.epoch
-        self._host.take(AbortEpoch(epoch, AbortKind.RANK_FAILURE, lost, reason))
-        self.send_all(self._world.abort(epoch, reason, lost))
+        self._host.take(AbortEpoch(epoch, kind, culprit, reason))
+        self.send_all(self._world.abort(epoch, reason, culprit))
 
-    def mismatch(self, reason: str) -> None:
-        """Free every rank that waits in this epoch: the calls mismatch.
+    def take_abort(self) -> bool:
+        """End the epoch if its control page has an abort; False if it has none.
 
-        Ranks that start to wait later in this epoch are freed, too.
+        A rank reports an abort before the end of its cell. Any other abort is known from the page.
         """
-        epoch = self._world.epoch
-        self._host.take(AbortEpoch(epoch, AbortKind.MISMATCH, -1, reason))
-        self.send_all(self._world.abort(epoch, reason))
+        reason = self._host.abort_reason(self._world.epoch)
+        if reason is None:
+            return False
+        self.send_all(self._world.abort(self._world.epoch, reason[2]))
+        return True
 
     def _admit(self, rank: int, request: Join) -> None:
         """Welcome a rank to this epoch, or to the next one."""
@@ -543,21 +549,6 @@ class MembershipCoordinator:
             self.look()
         else:
             self._host.send(rank, self._welcome(rank, request.id))
-
-    def mark_lost(
-        self, rank: int, reason: str, consequence: str = "", *, will_return: bool = False
-    ) -> None:
-        """Free ranks that wait for a dead rank, until the next epoch.
-
-        The arguments are those of `WorldState.lose`.
-        """
-        self._foreign.pop(rank, None)  # its replacement may have our version
-        said = f"{reason}; {consequence}" if consequence else reason
-        self._host.take(AbortEpoch(self._world.epoch, AbortKind.RANK_FAILURE, rank, said))
-        self.send_all(self._world.lose(rank, reason, consequence, will_return=will_return))
-        # A rank that is being ended may still save arrays.
-        if self._host.statuses[rank] is not None:
-            self._host.take(GiveBack(rank))
 
     def send_all(self, answers: list[Answer]) -> None:
         """Send answers to live ranks."""
@@ -598,14 +589,13 @@ class MembershipCoordinator:
             self.send_all(world.refuse_asking(world.gone()))
 
     def _begin_epoch(self) -> None:
-        world, host = self._world, self._host
+        world = self._world
         if not world.is_good:
             # A rank may have closed the epoch without an abort. The next epoch may use the same
             # memory.
-            host.take(AbortEpoch(world.epoch, AbortKind.ERROR, -1, "the group was formed anew"))
-        reason = host.abort_reason(world.epoch)
-        if reason is not None:
-            self.send_all(world.abort(world.epoch, reason[2]))
+            anew = AbortEpoch(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
+            self._host.take(anew)
+        if self.take_abort():
             world.begin_epoch()
         self.welcome_asking()
 

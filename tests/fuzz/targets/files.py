@@ -23,7 +23,7 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import OUTPUT_GAP, ChannelClosed, WorkspaceRecord
 from phalanx.supervisor import boot
 from phalanx.supervisor.health.stacks import looks_whole, parse_dump, place_of
-from phalanx.supervisor.hosts.output_record import read_shown
+from phalanx.supervisor.hosts.local_rank import read_shown
 
 __all__ = ["one"]
 

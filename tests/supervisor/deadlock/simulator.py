@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from phalanx.protocol import UserWait
-from phalanx.supervisor.health.stalls import WORLD, Activity, GroupProgress, Passed
+from phalanx.supervisor.health.impossible_waits import WORLD, Activity, GroupProgress, Passed
 
 _MAIN, _OTHER = -1, -2  # threads of a rank that are no group's
 

@@ -10,7 +10,7 @@ from supervisor.deadlock.simulator import Event, Simulator
 from support.runs.tiers import examples
 
 from phalanx.supervisor.health.deadlock import DeadlockSearch, find_deadlock
-from phalanx.supervisor.health.stalls import CONFIRM_S, WORLD, ImpossibleWaitSearch
+from phalanx.supervisor.health.impossible_waits import CONFIRM_S, WORLD, ImpossibleWaitSearch
 
 
 def events_of_world(random, size):

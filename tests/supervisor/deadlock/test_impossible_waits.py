@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.supervisor.health.stalls import (
+from phalanx.supervisor.health.impossible_waits import (
     CONFIRM_S,
     WORLD,
     Activity,

@@ -10,7 +10,12 @@ from support.waiting import wait_until
 
 from phalanx.errors import RankFailure
 from phalanx.protocol import name_ranks
-from phalanx.supervisor.health.stalls import Activity, GroupProgress, Passed, find_impossible_wait
+from phalanx.supervisor.health.impossible_waits import (
+    Activity,
+    GroupProgress,
+    Passed,
+    find_impossible_wait,
+)
 
 pytestmark = pytest.mark.slow  # many processes on two cores
 

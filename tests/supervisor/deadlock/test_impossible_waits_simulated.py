@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from supervisor.deadlock.simulator import Event, Simulator
 from support.runs.tiers import examples
 
-from phalanx.supervisor.health.stalls import CONFIRM_S, WORLD, ImpossibleWaitSearch
+from phalanx.supervisor.health.impossible_waits import CONFIRM_S, WORLD, ImpossibleWaitSearch
 
 
 @st.composite

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.supervisor.health.stalls import (
-    WORLD,
-    Activity,
-    GroupProgress,
-    LongWait,
-    SlowOperationDetector,
-)
+from phalanx.protocol import Activity, GroupProgress
+from phalanx.supervisor.health.impossible_waits import WORLD
+from phalanx.supervisor.health.slow_operations import LongWait, SlowOperationDetector
 
 SPLIT = 77
 

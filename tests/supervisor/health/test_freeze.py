@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from phalanx.supervisor.health.liveness import LEAST_SILENCE_S, MOST_STEP_S, HeartbeatMonitor
+from phalanx.supervisor.health.frozen_ranks import LEAST_SILENCE_S, MOST_STEP_S, HeartbeatMonitor
 from phalanx.supervisor.processes.system import is_stopped
 
 LOOK_S = 0.2

@@ -11,7 +11,7 @@ from support.promise import PATIENCE_S
 from phalanx.distributed import AbortKind
 from phalanx.protocol import WorldConfig
 from phalanx.protocol.host import HostBoot, HostPing, StopHost
-from phalanx.supervisor.hosts import connection
+from phalanx.supervisor.hosts import addresses
 from phalanx.supervisor.hosts.addresses import ReachResult
 from phalanx.supervisor.hosts.agent import HostAgent
 
@@ -109,7 +109,7 @@ def test_why_ranks_are_freed(monkeypatch, tmp_path, is_silent, answers, kind, cu
         found.append(role._why_freed())
         return True
 
-    monkeypatch.setattr(connection, "reach", reach)
+    monkeypatch.setattr(addresses, "reach", reach)
     found = []
     why_ended(tmp_path, run)
     ((its_kind, its_culprit, text),) = found

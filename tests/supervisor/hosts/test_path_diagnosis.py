@@ -8,9 +8,8 @@ import sys
 import pytest
 from support.promise import PATIENCE_S
 
-from phalanx.supervisor.hosts import connection as connection_module
-from phalanx.supervisor.hosts.addresses import ReachResult
-from phalanx.supervisor.hosts.connection import PathDiagnosis
+from phalanx.supervisor.hosts import addresses as addresses_module
+from phalanx.supervisor.hosts.addresses import PathDiagnosis, ReachResult
 
 NOTHING = ": nothing comes from 192.0.2.12 to 192.0.2.11 on eth0"
 LIVES = "the host lives, a card, cable or switch of that network does not"
@@ -33,8 +32,8 @@ def test_what_answers_tells_a_card_from_a_host(monkeypatch, answering, said):
         address = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
         return ReachResult("", "", "refused", is_refused=address in answering)
 
-    monkeypatch.setattr(connection_module, "reach", reach)
-    monkeypatch.setattr(connection_module, "interface_of", lambda _: "eth0")
+    monkeypatch.setattr(addresses_module, "reach", reach)
+    monkeypatch.setattr(addresses_module, "interface_of", lambda _: "eth0")
     line = PathDiagnosis(
         "192.0.2.11", "192.0.2.12", ["192.0.2.12", "198.51.100.12", "2001:db8::12"]
     )
@@ -70,9 +69,9 @@ def test_who_tries_to_connect_in_vain_tells_the_direction(
     table = tmp_path / "tcp6"
     ends = f"{listed(11)}:1F90 {listed(remote)}:C350"
     table.write_text(f"  sl  local_address ...\n   0: {ends} {state} 00000000:00000000\n")
-    monkeypatch.setattr(connection_module, "_TABLES", (tmp_path / "none", table))
-    monkeypatch.setattr(connection_module, "reach", reach)
-    monkeypatch.setattr(connection_module, "interface_of", lambda _: "eth0")
+    monkeypatch.setattr(addresses_module, "_TABLES", (tmp_path / "none", table))
+    monkeypatch.setattr(addresses_module, "reach", reach)
+    monkeypatch.setattr(addresses_module, "interface_of", lambda _: "eth0")
     line = PathDiagnosis("192.0.2.11", "192.0.2.12")
     asyncio.run(line.ask(1.0))
     assert line.is_cut
@@ -80,4 +79,4 @@ def test_who_tries_to_connect_in_vain_tells_the_direction(
 
 
 def test_a_real_refusal_is_an_answer():
-    assert asyncio.run(connection_module._answers("127.0.0.1", PATIENCE_S))
+    assert asyncio.run(addresses_module._answers("127.0.0.1", PATIENCE_S))

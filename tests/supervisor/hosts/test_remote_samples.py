@@ -12,7 +12,7 @@ from support.hosts.far_hosts import play, until
 from support.ranks.loops import run_jumping
 
 from phalanx.distributed import ENTRY
-from phalanx.protocol import MOST_SPANS, RankSample, Span
+from phalanx.protocol import MOST_SPANS, Activity, RankSample, Span
 from phalanx.protocol.host import (
     AskHost,
     Evicted,
@@ -24,12 +24,11 @@ from phalanx.protocol.host import (
     SampleRanks,
     Spawn,
 )
-from phalanx.supervisor.health.stalls import Activity
 from phalanx.supervisor.hosts import samples as samples_module
 from phalanx.supervisor.hosts.samples import SampleReader, in_root_time, is_sound
 from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.root import observers as observers_module
-from phalanx.supervisor.root.cell_history import CellTimeline
+from phalanx.supervisor.root.cells import CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
 
 AHEAD_NS = -5_000  # the other host's clock is ahead of ours by so much

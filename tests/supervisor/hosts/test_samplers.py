@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from support.ranks.loops import run_jumping
 
+from phalanx.protocol import Activity, GroupProgress
 from phalanx.protocol.host import HostSamples
-from phalanx.supervisor.health.stalls import Activity, GroupProgress
 from phalanx.supervisor.hosts.samples import SampleReader
 from phalanx.supervisor.membership import WorldState
-from phalanx.supervisor.root.cell_history import KEPT_NS, CellTimeline
+from phalanx.supervisor.root.cells import KEPT_NS, CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
 
 

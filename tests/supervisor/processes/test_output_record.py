@@ -12,7 +12,7 @@ import pytest
 from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets
 from phalanx.rank import output as record_module
 from phalanx.supervisor.engine.output import note_outgoing
-from phalanx.supervisor.hosts.output_record import MOST_NBYTES, create_shown, read_shown
+from phalanx.supervisor.hosts.local_rank import MOST_NBYTES, create_shown, read_shown
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from support.promise import PATIENCE_S
 from support.ranks.loops import run_jumping
 
 from phalanx.protocol.host import RankGone, Spawn
-from phalanx.supervisor.health.liveness import HealthWatch
+from phalanx.supervisor.health.frozen_ranks import HealthWatch
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.processes.child import ChildProcess, OutputPipe

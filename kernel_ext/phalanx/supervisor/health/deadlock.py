@@ -1,7 +1,7 @@
 """Find ranks that wait for each other in a cycle.
 
-`find_deadlock` is a pure function of the ranks' activities. A rank that waits for a rank which has
-ended its part of the cell is found by `stalls`.
+`find_deadlock` is a pure function of the ranks' activities. A wait for a rank that has ended its
+part of the cell is found by `impossible_waits`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from phalanx.protocol import Activity, Passed, UserWait, name_ranks, say_message
 
-from .stalls import WORLD
+from .impossible_waits import WORLD
 
 MOST_WAITS = 4  # waits named in the text: the text on the control page has 500 bytes
 _USER = -1  # stands for the thread that runs the user's code

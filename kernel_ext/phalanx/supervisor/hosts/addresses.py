@@ -1,27 +1,34 @@
 """Find addresses at which hosts reach each other.
 
 `reach` tries endpoints over tcp. `addresses_towards` asks the operating system and ssh's
-configuration for the root's own addresses.
+configuration for the root's own addresses. `PathDiagnosis` finds out why a host is silent: it connects to all known
+addresses of the host. A refused connection also proves that the host's system answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
+import struct
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.errors import DistributedError
-from phalanx.hosts import interface_addresses, own_addresses
+from phalanx.hosts import interface_addresses, interface_of, own_addresses
 from phalanx.protocol import HostPlan, RemoteOptions
 
 # Delay between the starts of two attempts. It is longer than a round trip in a cluster, so that the
 # chosen address does not depend on chance.
 LEAD_S = 0.05
 
-_ANY_PORT = 9  # The discard port. No packet is sent: the kernel only chooses the route.
+_ANY_PORT = 9  # the discard port
+# Linux lists all connections here, including half-open ones. Other systems have no such table.
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_SYN_RECV = "03"  # linux/tcp_states.h: a SYN came, the peer has not confirmed our SYN-ACK
 
 
 class ReachResult(NamedTuple):
@@ -135,7 +142,7 @@ def _towards(plan: HostPlan, ssh_args: Sequence[str]) -> str:
                 name, _ANY_PORT, type=socket.SOCK_DGRAM
             )[0]
             with socket.socket(family, kind, protocol) as sock:
-                sock.connect(address)
+                sock.connect(address)  # no packet is sent: the kernel only chooses the route
                 own = str(sock.getsockname()[0])
                 # A loopback address means that ssh uses a forwarded port: the host itself is
                 # elsewhere.
@@ -167,3 +174,115 @@ def _all_addresses() -> list[str]:
     every = [address for addresses in own_addresses().values() for address in addresses]
     found = [(address, ipaddress.ip_address(address)) for address in every]
     return [text for text, its in found if not (its.is_loopback or its.is_link_local)]
+
+
+class PathDiagnosis:
+    """Diagnosis of the network path between the addresses ``here`` and ``there``.
+
+    ``others`` are further addresses of the host. `ask` connects to ``port`` of each address: a host
+    that is up accepts or refuses, unless a firewall drops the packets. A path over loopback needs
+    no diagnosis, so its text is empty.
+    """
+
+    def __init__(
+        self, here: str, there: str, others: Sequence[str] = (), port: int = _ANY_PORT
+    ) -> None:
+        self._here = here
+        self._there = "" if _is_loopback(there) else there
+        self._port = port
+        self._every = tuple(dict.fromkeys((there, *others))) if self._there else ()
+        self._answering: tuple[str, ...] = ()
+        self.is_asked = self._has_tried = self._is_one_way = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether `ask` has run and ``there`` did not answer."""
+        return self._has_tried and self._there not in self._answering
+
+    async def ask(self, timeout_s: float) -> None:
+        """Find the addresses at which the host's system answers."""
+        self.is_asked = True
+        found = await asyncio.gather(
+            *(_answers(address, timeout_s, self._port) for address in self._every)
+        )
+        self._answering = tuple(
+            a for a, is_there in zip(self._every, found, strict=True) if is_there
+        )
+        self._has_tried = bool(self._there)
+        self._is_one_way = self.is_cut and _tries_to_connect(self._there)
+
+    def forget(self) -> None:
+        """Discard the result of `ask`, because a message has arrived since."""
+        self._answering = ()
+        self.is_asked = self._has_tried = self._is_one_way = False
+
+    def __str__(self) -> str:
+        """Return the end of a sentence about a silent host.
+
+        Examples
+        --------
+        >>> str(PathDiagnosis("192.0.2.1", "192.0.2.2"))
+        ': nothing comes from 192.0.2.2 to 192.0.2.1'
+        >>> str(PathDiagnosis("127.0.0.1", "127.0.0.1"))
+        ''
+        """
+        if not self._there:
+            return ""
+        if self._there in self._answering:
+            text = "its machine answers there, its supervisor is stopped or far too busy"
+            return f" at {self._there}: {text}"
+        card = interface_of(self._here)
+        here = f"{self._here}{f' on {card}' if card else ''}"
+        if self._is_one_way:
+            here = here or "this machine"
+            return f": nothing comes from {here} to {self._there}, but its packets do come here"
+        text = f": nothing comes from {self._there}{f' to {here}' if here else ''}"
+        if self._answering:
+            text += (
+                f", while it answers at {', '.join(self._answering)}: the host lives, "
+                "a card, cable or switch of that network does not"
+            )
+        return text
+
+
+async def _answers(address: str, timeout_s: float, port: int = _ANY_PORT) -> bool:
+    host = f"[{address}]" if ":" in address else address
+    found = await reach([f"tcp://{host}:{port}"], timeout_s)
+    return bool(found.endpoint) or found.is_refused
+
+
+def _tries_to_connect(address: str) -> bool:
+    """Whether ``address`` has half-open connections to this machine.
+
+    If so, its packets arrive here, but ours do not reach it: the path is broken in one direction.
+    """
+    packed = ipaddress.ip_address(address.partition("%")[0]).packed
+    mapped = bytes(10) + b"\xff\xff" + packed  # form of an IPv4 address on an IPv6 socket
+    numbers = {_as_listed(packed), _as_listed(mapped)}
+    for table in _TABLES:
+        with contextlib.suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                remote, state = (*line.split(), "", "", "", "")[2:4]
+                if state == _SYN_RECV and remote.partition(":")[0] in numbers:
+                    return True
+    return False
+
+
+def _as_listed(packed: bytes) -> str:
+    """Return an address as /proc/net/tcp lists it.
+
+    The table has each four bytes as one number in this machine's byte order.
+
+    Examples
+    --------
+    >>> _as_listed(bytes([1, 1, 1, 1]))
+    '01010101'
+    """
+    return "".join(f"{number:08X}" for (number,) in struct.iter_unpack("=I", packed))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:  # the address is empty: the host has not connected yet
+        return True

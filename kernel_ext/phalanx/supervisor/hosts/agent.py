@@ -56,7 +56,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.os_text import decode_options
 
-from ..health.liveness import HealthWatch, SilenceTimer, TaskSet
+from ..health.frozen_ranks import HealthWatch, SilenceTimer
 from ..launchers.remote_command import BEGUN, say_in, take_key
 from ..processes.system import (
     allow_descriptors,
@@ -65,8 +65,8 @@ from ..processes.system import (
     stripe_sockets,
     usable_cores,
 )
-from .addresses import reach
-from .connection import PathDiagnosis
+from ..tasks import TaskSet
+from .addresses import PathDiagnosis, reach
 from .host_set import versions_here
 from .local_host import LocalHost
 from .session import RootConnection

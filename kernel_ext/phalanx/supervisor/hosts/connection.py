@@ -1,27 +1,22 @@
 """Connect the root to the supervisor of another host.
 
 `HostConnection` starts one supervisor process, pings it, sends requests and stops it. After a loss
-the root makes a new `HostConnection`. `PathDiagnosis` finds out why a host is silent: it connects
-to all known addresses of the host. A refused connection also proves that the host's system answers.
+the root makes a new `HostConnection`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import itertools
 import logging
-import struct
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import zmq
 
 import phalanx
-from phalanx.hosts import interface_of
 from phalanx.protocol.host import (
     ANSWER_TO,
     AskHost,
@@ -38,16 +33,12 @@ from phalanx.protocol.host import (
     ToHost,
 )
 
-from ..health.liveness import ClockOffset, SilenceTimer, TaskSet, beat_every_s
+from ..health.frozen_ranks import SilenceTimer
 from ..launchers.remote_command import HostProcess, HostStart, HostUnreachable
 from ..launchers.select import launch_host
-from .addresses import reach
+from ..tasks import TaskSet
+from .addresses import PathDiagnosis
 from .session import HostServer
-
-_ANY_PORT = 9  # the discard port
-# Linux lists all connections here, including half-open ones. Other systems have no such table.
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_SYN_RECV = "03"  # linux/tcp_states.h: a SYN came, the peer has not confirmed our SYN-ACK
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.2  # poll interval for silence, as exact as for one rank
@@ -55,116 +46,58 @@ UP_S = 10.0  # least time limit from process start to `HostUp`: ten times the us
 STOP_S = 2.0  # time to end the ranks (0.5 s for slow ones) and to sweep
 
 
-class PathDiagnosis:
-    """Diagnosis of the network path between the addresses ``here`` and ``there``.
-
-    ``others`` are further addresses of the host. `ask` connects to ``port`` of each address: a host
-    that is up accepts or refuses, unless a firewall drops the packets. A path over loopback needs
-    no diagnosis, so its text is empty.
-    """
-
-    def __init__(
-        self, here: str, there: str, others: Sequence[str] = (), port: int = _ANY_PORT
-    ) -> None:
-        self._here = here
-        self._there = "" if _is_loopback(there) else there
-        self._port = port
-        self._every = tuple(dict.fromkeys((there, *others))) if self._there else ()
-        self._answering: tuple[str, ...] = ()
-        self.is_asked = self._has_tried = self._is_one_way = False
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether `ask` has run and ``there`` did not answer."""
-        return self._has_tried and self._there not in self._answering
-
-    async def ask(self, timeout_s: float) -> None:
-        """Find the addresses at which the host's system answers."""
-        self.is_asked = True
-        found = await asyncio.gather(
-            *(_answers(address, timeout_s, self._port) for address in self._every)
-        )
-        self._answering = tuple(
-            a for a, is_there in zip(self._every, found, strict=True) if is_there
-        )
-        self._has_tried = bool(self._there)
-        self._is_one_way = self.is_cut and _tries_to_connect(self._there)
-
-    def forget(self) -> None:
-        """Discard the result of `ask`, because a message has arrived since."""
-        self._answering = ()
-        self.is_asked = self._has_tried = self._is_one_way = False
-
-    def __str__(self) -> str:
-        """Return the end of a sentence about a silent host.
-
-        Examples
-        --------
-        >>> str(PathDiagnosis("192.0.2.1", "192.0.2.2"))
-        ': nothing comes from 192.0.2.2 to 192.0.2.1'
-        >>> str(PathDiagnosis("127.0.0.1", "127.0.0.1"))
-        ''
-        """
-        if not self._there:
-            return ""
-        if self._there in self._answering:
-            text = "its machine answers there, its supervisor is stopped or far too busy"
-            return f" at {self._there}: {text}"
-        card = interface_of(self._here)
-        here = f"{self._here}{f' on {card}' if card else ''}"
-        if self._is_one_way:
-            here = here or "this machine"
-            return f": nothing comes from {here} to {self._there}, but its packets do come here"
-        text = f": nothing comes from {self._there}{f' to {here}' if here else ''}"
-        if self._answering:
-            text += (
-                f", while it answers at {', '.join(self._answering)}: the host lives, "
-                "a card, cable or switch of that network does not"
-            )
-        return text
-
-
-async def _answers(address: str, timeout_s: float, port: int = _ANY_PORT) -> bool:
-    host = f"[{address}]" if ":" in address else address
-    found = await reach([f"tcp://{host}:{port}"], timeout_s)
-    return bool(found.endpoint) or found.is_refused
-
-
-def _tries_to_connect(address: str) -> bool:
-    """Whether ``address`` has half-open connections to this machine.
-
-    If so, its packets arrive here, but ours do not reach it: the path is broken in one direction.
-    """
-    packed = ipaddress.ip_address(address.partition("%")[0]).packed
-    mapped = bytes(10) + b"\xff\xff" + packed  # form of an IPv4 address on an IPv6 socket
-    numbers = {_as_listed(packed), _as_listed(mapped)}
-    for table in _TABLES:
-        with contextlib.suppress(OSError):
-            for line in table.read_text().splitlines()[1:]:
-                remote, state = (*line.split(), "", "", "", "")[2:4]
-                if state == _SYN_RECV and remote.partition(":")[0] in numbers:
-                    return True
-    return False
-
-
-def _as_listed(packed: bytes) -> str:
-    """Return an address as /proc/net/tcp lists it.
-
-    The table has each four bytes as one number in this machine's byte order.
+def beat_every_s(heartbeat_timeout_s: float) -> float:
+    """Return the interval in seconds at which each side sends heartbeats.
 
     Examples
     --------
-    >>> _as_listed(bytes([1, 1, 1, 1]))
-    '01010101'
+    >>> beat_every_s(5.0), beat_every_s(2.0)
+    (1.0, 0.5)
     """
-    return "".join(f"{number:08X}" for (number,) in struct.iter_unpack("=I", packed))
+    return min(1.0, heartbeat_timeout_s / 4)
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:  # the address is empty: the host has not connected yet
-        return True
+class ClockOffset:
+    """Estimate another machine's clock offset from the fastest round trips.
+
+    An answer holds the other clock's time at some moment of its round trip. So the error is at
+    most half the round trip. Clocks drift apart (100 ppm is a high value), so the error bound of
+    an answer grows with the answer's age.
+
+    Examples
+    --------
+    >>> offset = ClockOffset()
+    >>> offset.learn(sent_ns=1_000, came_ns=1_200, theirs_ns=501_100)
+    >>> offset.at(1_200)
+    (-500000, 100)
+    """
+
+    DRIFT = 1e-4
+
+    def __init__(self) -> None:
+        self._best: tuple[int, int, int] | None = None  # offset, error bound, time (ns)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an answer has been received."""
+        return self._best is not None
+
+    def learn(self, *, sent_ns: int, came_ns: int, theirs_ns: int) -> None:
+        """Take one answer: time of request, of arrival, and the other's time."""
+        half = (came_ns - sent_ns) // 2
+        offset = sent_ns + half - theirs_ns
+        if self._best is None or half <= self.at(came_ns)[1]:
+            self._best = offset, half, came_ns
+
+    def at(self, now_ns: int) -> tuple[int, int]:
+        """Return the offset of the other clock and its error bound (ns).
+
+        The offset is added to the other clock's time to get local time.
+        """
+        if self._best is None:
+            return 0, 0
+        offset, uncertainty, when = self._best
+        return offset, uncertainty + int((now_ns - when) * self.DRIFT)
 
 
 class HostConnection:

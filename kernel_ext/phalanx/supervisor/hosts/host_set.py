@@ -54,7 +54,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.os_text import encode_options
 
-from ..health.liveness import HealthWatch
+from ..health.frozen_ranks import HealthWatch
 from ..processes.sweeper import Sweeper
 from .local_host import LocalHost
 from .local_rank import LocalRank

@@ -77,8 +77,7 @@ from ..processes.child import (
 from ..processes.sweeper import Sweeper
 from ..processes.system import THREADS_VARIABLE, threads_each, usable_cores
 from .commands import HostCommands
-from .local_rank import LocalRank, RankProcess
-from .output_record import create_shown, read_shown
+from .local_rank import LocalRank, RankProcess, create_shown, read_shown
 from .samples import SampleReader
 from .shared_memory import HostMemory
 

@@ -16,7 +16,7 @@ from phalanx.distributed import ENTRY, TraceSummarizer
 from phalanx.protocol import MOST_SPANS, MOST_USES, RankSample
 from phalanx.protocol.host import HostSamples
 
-from ..health.liveness import LogOnceOnError
+from ..tasks import LogOnceOnError
 
 if TYPE_CHECKING:
     from .local_host import LocalHost

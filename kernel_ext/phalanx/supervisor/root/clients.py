@@ -126,7 +126,7 @@ class Clients:
         self._started = time.time()
         self._all: set[Client] = set()
         self._owner: Client | None = None
-        self._is_stopping = False
+        self.is_stopping = False
         self._clock: asyncio.TimerHandle | None = None
         self._ends_at: float | None = None
         self.n_owners = 0
@@ -156,7 +156,7 @@ class Clients:
                 started=self._started,
                 owner_pid=self._owner.pid if self._owner else 0,
                 ends_at=self._ends_at,
-                is_stopping=self._is_stopping,
+                is_stopping=self.is_stopping,
                 is_detached=self._options.is_detached,
                 grace_s=self._options.grace_s,
             )
@@ -165,7 +165,7 @@ class Clients:
     def greet(self, client: Client, hello: Hello) -> bool:
         """Make a client the owner, or send it the reason against that."""
         name = self._options.world.name
-        if self._is_stopping:
+        if self.is_stopping:
             client.tell(AttachRefused(f"the workspace {name!r} is being stopped"))
             return False
         if self._owner is not None and self._owner is not client:
@@ -225,7 +225,7 @@ class Clients:
 
     def stopping(self) -> None:
         """Refuse new clients from now on."""
-        self._is_stopping = True
+        self.is_stopping = True
         self._stop_clock()
 
     async def close(self, cut_off: str, asked: tuple[Client, int] | None) -> None:

@@ -25,23 +25,17 @@ from phalanx.protocol import (
 from phalanx.protocol.host import HostAnswer, HostSamples, SampleRanks, WatchRanks
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
-from ..health.liveness import LogOnceOnError
+from ..health.impossible_waits import WORLD, ImpossibleWait, ImpossibleWaitSearch
+from ..health.slow_operations import LongWait, SlowOperationDetector, waits_now
 from ..health.stacks import parse_dump, place_of
-from ..health.stalls import (
-    WORLD,
-    ImpossibleWait,
-    ImpossibleWaitSearch,
-    LongWait,
-    SlowOperationDetector,
-    waits_now,
-)
 from ..hosts.host_set import HostSet
 from ..membership import WorldState
+from ..tasks import LogOnceOnError
 
 if TYPE_CHECKING:
     from ..hosts.local_host import LocalHost
     from ..hosts.remote_host import RemoteHost
-    from .cell_history import CellTimeline
+    from .cells import CellTimeline
     from .clients import Client
 
 LOOK_EVERY_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over

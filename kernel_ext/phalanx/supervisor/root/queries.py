@@ -29,7 +29,7 @@ from phalanx.protocol import (
 
 from ..hosts.host_set import HostSet
 from ..membership import WorldState
-from .cell_history import CellHistory, CellTimeline
+from .cells import CellHistory, CellTimeline
 from .observers import RankInspector
 from .replacement import ReplacementBacklog
 
@@ -97,8 +97,9 @@ class QueryService:
         inspector: RankInspector,
         engines: Sequence[str],
         backlog: ReplacementBacklog,
+        history: CellHistory,
     ) -> None:
-        self.cells = CellHistory(world.ranks)
+        self._history = history
         self._backlog = backlog
         self._options = options
         self._world = world
@@ -108,7 +109,6 @@ class QueryService:
         self._marks = dict.fromkeys(
             range(options.world.size), 0
         )  # bytes shown when the last owner left
-        self._is_end_seen = True  # whether the owner knows of the end of the last cell
 
     def mark(self) -> None:
         """Record the output and cell ends that the leaving owner has seen.
@@ -116,12 +116,7 @@ class QueryService:
         The next owner needs everything after this mark.
         """
         self._marks = {rank: self._host.report(rank).shown_nbytes for rank in self._marks}
-        self._is_end_seen = not self._world.unfinished()
-
-    def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str) -> None:
-        """Record a cell that its owner is about to send."""
-        self.cells.begin(cell, ranks, title)
-        self._is_end_seen = True
+        self._history.is_end_seen = not self._world.unfinished()
 
     async def answer(self, question: Question) -> FromRoot:
         """Answer one question; return `Failed` on any error.
@@ -138,7 +133,7 @@ class QueryService:
         if isinstance(question, GetTopology):
             world, host = self._world, self._host
             await host.refresh()
-            topology = topology_of(self._options, world, host, self._engines, self.cells.times)
+            topology = topology_of(self._options, world, host, self._engines, self._history.times)
             return TopologyIs(question.id, topology)
         if isinstance(question, GetStacks):
             stacks = await self._inspector.stacks(question.ranks, is_twice=question.is_twice)
@@ -150,7 +145,7 @@ class QueryService:
         ranks = self._world.ranks
         return CellStatusReply(
             question.id,
-            self.cells.unfinished(has_seen_all=self._is_end_seen),
+            self._history.unfinished(),
             self._marks,
             tuple(
                 RankDeath(rank, self._host.layout.name_of(rank), reason, ranks.loss(rank).at_s)
@@ -158,7 +153,7 @@ class QueryService:
             ),
             self._backlog.returns,
             self._backlog.every_start,
-            dict(self.cells.begun),
+            dict(self._history.begun),
         )
 
     async def _trace(self, question: GetTrace) -> TraceIs:

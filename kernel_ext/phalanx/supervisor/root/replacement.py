@@ -27,8 +27,9 @@ from phalanx.protocol import (
 from phalanx.protocol.host import GiveBack, Spawn
 
 from ..hosts.host_set import HostSet
-from ..membership import RESTARTED, MembershipCoordinator, WorldState
+from ..membership import RESTARTED, WorldState
 from .ending import RankEnding
+from .rank_loss import RankLosses
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
 START_S = 60.0  # the same limit as for the first ranks of a workspace
@@ -161,7 +162,7 @@ class Restarts:
     def __init__(
         self,
         world: WorldState,
-        membership: MembershipCoordinator,
+        losses: RankLosses,
         host: HostSet,
         engines: list[str],
         rank_ending: RankEnding,
@@ -170,7 +171,7 @@ class Restarts:
         tell: Callable[[FromRoot], None],
     ) -> None:
         self._world = world
-        self._membership = membership
+        self._losses = losses
         self._host = host
         self._engines = engines
         self._tell = tell
@@ -260,7 +261,7 @@ class Restarts:
 
     async def _end(self, rank: int) -> bool:
         """Free the ranks that wait for a rank, and end it."""
-        self._membership.mark_lost(rank, RESTARTED)
+        self._losses.mark_lost(rank, RESTARTED)
         self._tell(RankLost(rank, self._host.layout.name_of(rank), RESTARTED, "", will_return=True))
         self._ending.add(rank)
         try:

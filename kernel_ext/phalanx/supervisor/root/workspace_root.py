@@ -7,7 +7,6 @@ the ranks on their hosts. The root alone decides which ranks are alive.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from phalanx.protocol import (
@@ -47,17 +46,14 @@ from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 from ..engine.controller import Engines
 from ..membership import WorldState
 from ..runtime_dir import Claim
-from .cells import CellScheduler
+from .cells import CellHistory, CellScheduler
 from .clients import Client, Clients
 from .ending import RankEnding
 from .observers import Samplers
 from .queries import QueryService, Question
+from .rank_loss import STOPPING, WorkspaceLosses
 from .replacement import ReplacementBacklog, Restarts
 from .root import Root
-
-log = logging.getLogger(__name__)
-
-STOPPING = "the workspace is being stopped"
 
 
 class WorkspaceRoot(Root[ToRoot]):
@@ -71,22 +67,40 @@ class WorkspaceRoot(Root[ToRoot]):
         super().__init__(options, ToRoot, world)
         self._claim = claim
         self._stop_request: tuple[Client, int] | None = None
-        self._is_stopping = False
         self._cut_off = ""  # which ranks a stop has killed
         self._rank_ending = RankEnding(self._host, self._inspector, options.grace_s)
         self._engines = Engines(world.ranks, self._host, on_lost=self._on_controller_lost)
+        self._clients = Clients(options, self._on_owner_gone, self._on_linger_over)
         self._backlog = ReplacementBacklog()
+        self._history = CellHistory(world.ranks)
         self._restarts = Restarts(
             world,
-            self._membership,
+            self._losses,
             self._host,
             self._engines.names,
             self._rank_ending,
             self._backlog,
             tell=self._tell,
         )
+        self._workspace_losses = WorkspaceLosses(
+            options,
+            world,
+            self._host,
+            self._losses,
+            self._restarts,
+            self._rank_ending,
+            self._clients,
+            self.end,
+            self._tasks.spawn,
+        )
         self._answers = QueryService(
-            options, world, self._host, self._inspector, self._engines.names, self._backlog
+            options,
+            world,
+            self._host,
+            self._inspector,
+            self._engines.names,
+            self._backlog,
+            self._history,
         )
         self._cells = CellScheduler(
             world,
@@ -94,14 +108,11 @@ class WorkspaceRoot(Root[ToRoot]):
             self._membership,
             self._restarts,
             self._inspector,
-            self._answers,
+            self._history,
             self._stalls,
             self._tasks.spawn,
         )
-        self._clients = Clients(options, self._on_owner_gone, self._on_linger_over)
-        self._samplers = Samplers(
-            world, self._answers.cells.times, self._host, self._clients.answer
-        )
+        self._samplers = Samplers(world, self._history.times, self._host, self._clients.answer)
 
     async def _start(self) -> None:
         addresses = await self._host.reached_at()  # may wait for a name server
@@ -119,17 +130,16 @@ class WorkspaceRoot(Root[ToRoot]):
         """
         if not self._is_booted:
             self.end()
-        elif self._is_stopping:
+        elif self._clients.is_stopping:
             self._rank_ending.hurry(self._host.ranks)
         else:
-            self._is_stopping = True
             self._clients.stopping()
             if self._stop_request is None:  # no client asked: say why its cell ends
                 self._tell(Notice(STOPPING))
             self._tasks.spawn(self._end_in_order())
 
     def _on_linger_over(self) -> None:
-        if not self._is_stopping:  # else the ranks have their grace time already
+        if not self._clients.is_stopping:  # else the ranks have their grace time already
             self.stop()
 
     async def _end_in_order(self) -> None:
@@ -150,7 +160,7 @@ class WorkspaceRoot(Root[ToRoot]):
     # -- controller ---------------------------------------------------------------------------
 
     def _on_controller_lost(self, reason: str, tail: str) -> None:
-        if self._over.is_set() or self._is_stopping:
+        if self._over.is_set() or self._clients.is_stopping:
             return
         message = f"ipyparallel's controller {reason}"
         if not self._is_booted:
@@ -189,7 +199,7 @@ class WorkspaceRoot(Root[ToRoot]):
                 self._clients.answer(
                     client, Failed(message.id, f"{self._clients.owner} has it now")
                 )
-        elif self._is_stopping and isinstance(message, BeginCell | Restart):
+        elif self._clients.is_stopping and isinstance(message, BeginCell | Restart):
             self._clients.answer(client, Failed(message.id, STOPPING))
         elif isinstance(message, BeginCell):
             self._cells.announce(message.cell)
@@ -198,7 +208,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._cells.forget(message)
         elif isinstance(message, OrderRanks) and self._is_booted:
             if isinstance(message.order, TypeLine):
-                self._answers.cells.type_line(message.order)
+                self._history.type_line(message.order)
             for rank in self._world.alive.intersection(message.ranks):
                 self._host.send(rank, message.order)
         elif isinstance(message, AddStartupCell):
@@ -232,11 +242,6 @@ class WorkspaceRoot(Root[ToRoot]):
         else:
             self._clients.answer(client, Failed(request.id, "the ranks are not up yet"))
 
-    async def _restart_unasked(self, rank: int) -> None:
-        problem = await self._restarts.replace(rank)
-        if problem:
-            self._tell(Notice(f"rank {rank} could not be replaced: {problem}"))
-
     async def _begin_cell(self, client: Client, request: BeginCell) -> None:
         answer = await self._cells.begin(request, lambda: self._clients.has_owner(client))
         self._clients.answer(client, answer)
@@ -254,7 +259,7 @@ class WorkspaceRoot(Root[ToRoot]):
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self._tell(self._booted())
         elif isinstance(message, CellBegan):
-            self._answers.cells.begun[rank] = message.cell
+            self._history.begun[rank] = message.cell
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
             self._tell(PartEnded(rank, message))
@@ -262,7 +267,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._cells.entered(rank, message)
         elif isinstance(message, RankNews):
             if isinstance(message, LineNeed | LineNotNeeded):
-                self._answers.cells.ask_line(rank, message)
+                self._history.ask_line(rank, message)
             self._tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)
@@ -270,27 +275,8 @@ class WorkspaceRoot(Root[ToRoot]):
                 self._stalls.look()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
-        """Report a dead rank, first to the ranks that wait for it."""
-        self._rank_ending.on_lost()
-        if self._is_stopping:
-            self._membership.release_waiters(rank, f"has ended: {STOPPING}")
-            return
-        if self._restarts.on_lost(rank, reason, tail):
-            return
-        will_return, end = self._boot.auto_restart and self._is_booted, ""
-        if will_return and (end := self._restarts.deaths.add(rank, self._loop.time())):
-            will_return = False
-        self._membership.mark_lost(rank, reason, end)
-        reason = f"{reason}; {end}" if end else reason
-        if not self._is_booted:
-            when = "" if "could not be started" in reason else " while starting"
-            self._tell(BootFailed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
-            self.end()
-            return
-        host = self._host.layout.name_of(rank)
-        self._tell(RankLost(rank, host, reason, tail, will_return))
-        if will_return and self._restarts.claim(rank):
-            self._tasks.spawn(self._restart_unasked(rank))
+        """Handle the end of a rank's process."""
+        self._workspace_losses.on_lost(rank, reason, tail)
 
     def on_command(self, message: FromCommand) -> None:
         """Ignore a message about a command: ranks of a workspace run cells."""
