@@ -213,6 +213,7 @@ def test_text_after_clear_output_stays_in_its_place(ranks):
     )
     result = run(ranks, code)
     assert result.stdout == "[0-1] step 39\n[0] loss 0.0\n[1] loss 0.025\n"
+    assert all(output["data"] for output in result.outputs if "data" in output)
     assert result.n_messages < 20 + 3 * result.seconds  # status lines
 
 

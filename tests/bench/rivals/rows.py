@@ -53,9 +53,10 @@ def _in(folder: Path, name: str) -> str:
     return f"open({str(folder)!r} + f'/{name}-{{rank}}', 'w').close()\n"
 
 
-def _count(result: CellResult, side: Side, word: str) -> int:
-    text = side.seen(result) + "".join(str(o.get("data", {})) for o in result.outputs)
-    return len(re.findall(word, text))
+def _pictures(result: CellResult) -> int:
+    """Count what a front end without extensions shows as a picture."""
+    public = [o["data"] for o in result.outputs if "data" in o]
+    return sum(("image/png" in data) + data.get("text/html", "").count("<img") for data in public)
 
 
 # -- of a kernel of its own --------------------------------------------------------------------
@@ -153,13 +154,16 @@ def hung_gloo(side: Side, folder: Path) -> Seen:
         kernel.interrupt()
         status = _end(cell, 10)
         stopped = time.perf_counter() - begun
-        following = _end(kernel.submit(side.cell("print(rank)")), 10)
+        after = kernel.submit(side.cell("print(rank)"))
+        following = _end(after, 10)
+        told = side.seen(after.result_so_far).strip().splitlines()
         return {
             "gloo: init and a sum, s": took,
             "gloo: the sum is right": right,
             "stop in a hung gloo call: the cell": status,
             "stop in a hung gloo call, s": stopped,
             "stop in a hung gloo call: the next cell": following,
+            "stop in a hung gloo call: it says": told[-1][:70] if told else "nothing",
         }
 
 
@@ -183,8 +187,7 @@ def saved(side: Side, folder: Path) -> Seen:
     html, _ = HTMLExporter().from_notebook_node(notebook)
     return {
         "saved notebook, KB": len(nbformat.writes(notebook)) / 1e3,
-        "saved notebook: picture in the HTML": "data:image/png" in html
-        or "<svg" in html.split("</head>")[-1],
+        "saved notebook: pictures in the HTML": html.count("data:image/png"),
     }
 
 
@@ -229,8 +232,15 @@ def _lines(side: Side, kernel: CountingKernel, n: int, *, alike: bool = True) ->
     return {
         f"{label}, s": took,
         f"{label}, MB": kernel.n_bytes / 1e6,
-        f"{label}: all there": side.texts(result) == expected,
+        f"{label}: all there": _are_there(side, result, expected),
     }
+
+
+def _are_there(side: Side, result: CellResult, expected: dict[int, str]) -> str:
+    if side.texts(result) == expected:
+        return "yes"
+    hidden = re.search(r"[\d,]+ (more )?lines[^\n]*", side.seen(result))
+    return f"no; it says: {hidden[0][:60]}" if hidden else "no"
 
 
 def lines(side: Side, kernel: CountingKernel, folder: Path) -> Seen:
@@ -324,13 +334,11 @@ def displays(side: Side, kernel: CountingKernel, folder: Path) -> Seen:
     updated = sum(f"after {rank}" in str(first.result_so_far.outputs) for rank in ALL)
     code = "from IPython.display import clear_output\nprint('old')\nclear_output(wait=True)\nprint('new')"
     cleared = str(_run(side, kernel, code).outputs)
-    code = "import asyncio\nfrom IPython.display import HTML\n%time await asyncio.sleep(0)\n!echo from the shell\ndisplay(HTML('<b>bold</b>'))"
+    code = "import asyncio\nfrom IPython.display import HTML\n%time 1 + 1\nawait asyncio.sleep(0)\n!echo from the shell\ndisplay(HTML('<b>bold</b>'))"
     its = _run(side, kernel, code)
     its_text = str(its.outputs)
     return {
-        "figures: pictures any front end shows": sum(
-            "image/png" in o.get("data", {}) for o in pictures.outputs
-        ),
+        "figures: pictures any front end shows": _pictures(pictures),
         "display updated by a later cell (of 4)": updated,
         "clear_output(wait=True)": "new" in cleared and "old" not in cleared,
         "%time, await, !command, HTML": its.status == "ok"
@@ -408,8 +416,8 @@ def debugger(side: Side, kernel: CountingKernel, folder: Path) -> Seen:
     kernel.debug_events.clear()
     cell = kernel.submit(code)
     stopped = events("stopped", N_RANKS)
-    for its in stopped:
-        ask("continue", threadId=its["body"]["threadId"])
+    if stopped:  # both tools let all ranks go on
+        ask("continue", threadId=stopped[0]["body"]["threadId"])
     status = _end(cell)
     ask("disconnect", restart=False, terminateDebuggee=False)
     return {

@@ -300,8 +300,11 @@ class KernelDriver:
         while (left := deadline - time.monotonic()) > 0:
             if asked.socket.poll(left * 1000):
                 reply = asked.get_msg(timeout=0)
-                if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                sender = reply["parent_header"].get("msg_id")
+                if sender == message["header"]["msg_id"]:
                     return dict(reply["content"])
+                if (cell := self.cells.get(sender)) is not None:  # it ended meanwhile
+                    cell.take(channel, reply["msg_type"], reply["content"])
         msg = f"no answer to a {kind} within {timeout} s"
         raise TimeoutError(msg)
 
