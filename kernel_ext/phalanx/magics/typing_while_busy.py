@@ -57,7 +57,10 @@ class TypingWhileBusy:
             self._cell = cell
 
     def _take(self, message: Any) -> Any:
-        """Answer a request, on the shell channel's thread, or leave it to the kernel."""
+        """Answer a request, or leave it to the kernel.
+
+        Runs on the thread of the shell channel.
+        """
         if self._cell is not None:
             session = self._kernel.session
             idents, frames = session.feed_identities(message, copy=False)

@@ -32,8 +32,8 @@ class WorkspaceRecord(msgspec.Struct, frozen=True, tag="workspace_record"):
     ``owner_pid`` is the process that uses the workspace, 0 for none. ``ends_at`` (on the clock of
     `time.time`) is when the ranks end unless a client attaches before. ``is_detached``: the ranks
     stay when the owner exits in order. A stop takes ``grace_s`` seconds at most. ``is_silent``: the
-    root did not answer, and only its name and process are known. So it is with a root whose message
-    cannot be read; then ``version`` is empty.
+    root did not answer, and only its name and process are known. ``version`` is empty then, and for a
+    root that says this in another form.
     """
 
     version: str

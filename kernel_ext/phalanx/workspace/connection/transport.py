@@ -321,7 +321,10 @@ class RootLink:
         self._thread.call(put)
 
     def finish(self) -> None:
-        """Send nothing after what was sent, from any thread; the root then closes its end."""
+        """End the connection after all that was sent, from any thread.
+
+        The root then closes its end.
+        """
 
         def finish() -> None:
             self._is_finished = True
