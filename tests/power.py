@@ -2,14 +2,14 @@
 
 ``power.py draw --seed N`` draws commits that changed source and tests, and writes the reverse of each
 source part to ``build/power/patches``; what no longer reverts is named, to be replaced by hand with
-the same fault. ``tests/power_faults`` holds the faults that were used last: fixes undone (h: as drawn,
+the same fault. ``tests/power_faults`` holds faults that were used: fixes undone (h: as drawn,
 r: in place of a drawn commit that mended no fault), and faults chosen from the source alone (f). The
 first lines of a patch say what a user sees, and ``# near: tests/a.py native`` where to look first.
 
 ``power.py run`` applies each patch to a checkout of its own and runs the nearest tests, then the first
 tier, then the deep tier, until one fails. A test that failed is run alone, with the fault and without it, to confirm the
-find. ``build/power/results.jsonl`` has a line for each patch. The source moves on and patches stop applying: the checkout
-is of the commit that they were made for, unless ``--at`` names another. ``power_faults/RESULTS.md`` has the last results.
+find. ``build/power/results.jsonl`` has a line for each patch; one that no longer applies is an ``error`` there: port it,
+or delete it. ``power_faults/RESULTS.md`` has the last results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "power"
 SOURCES = ("kernel_ext", "native", "widgets")
 BUNDLES = (":!widgets/static", ":!widgets/labextension")  # no sources: git leaves them out
-AT = "48db5eb"  # the patches of tests/power_faults apply to this commit
 MOST_LINES = 80  # of a source part: what is larger is a feature, not a fix
 
 
@@ -230,7 +229,7 @@ def main(words: Sequence[str]) -> None:
     drawing.add_argument("-n", type=int, default=30)
     running = kinds.add_parser("run", help="look for the faults of patches")
     running.add_argument("patches", nargs="*", type=Path)
-    running.add_argument("--at", default=AT, help="the commit that gets the faults (default: %(default)s)")  # fmt: skip
+    running.add_argument("--at", default="HEAD", help="the commit that gets the faults (default: %(default)s)")  # fmt: skip
     running.add_argument("--last", choices=["near", "first", "deep"], default="deep")
     options = parser.parse_args(words)
     if options.what == "draw":

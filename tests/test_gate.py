@@ -13,6 +13,7 @@ from pathlib import Path
 import gate
 import pytest
 from support.runs.history import outcomes
+from support.runs.tiers import deep
 
 _TESTS = Path(__file__).parent
 
@@ -61,16 +62,10 @@ def tries():
 """
 
 
-def test_a_test_that_always_fails_is_red(place):
-    (place / "test_a.py").write_text("def test_bad(): assert False\ndef test_good(): pass\n")
-    code, said, flaky = judged(place, "pytest", "-p", "no:cacheprovider")
-    assert (code, flaky) == (1, []), said
-    assert "BROKEN: test_a.py::test_bad: failed, and failed 2 times alone" in said
-    assert "test_good: failed" not in said
-
-
 @pytest.mark.parametrize(
-    ("n", "again"), [(1, "passed, passed"), (2, "passed, failed")], ids=["first", "first two"]
+    ("n", "again"),
+    [pytest.param(1, "passed, passed", marks=deep), (2, "passed, failed")],
+    ids=["first", "first two"],
 )
 def test_a_test_that_passes_once_is_flaky_and_green(place, n, again):
     (place / "test_a.py").write_text(f"{FLAKY}\ndef test_it(): assert tries() > {n}\n")
@@ -82,9 +77,11 @@ def test_a_test_that_passes_once_is_flaky_and_green(place, n, again):
 
 def test_one_broken_test_beside_a_flaky_one_is_red(place):
     (place / "test_a.py").write_text(f"{FLAKY}\ndef test_it(): assert tries() > 1\n")
-    (place / "test_b.py").write_text("def test_bad(): assert False\n")
+    (place / "test_b.py").write_text("def test_bad(): assert False\ndef test_good(): pass\n")
     code, said, flaky = judged(place, "pytest")
     assert (code, len(flaky)) == (1, 1), said
+    assert "BROKEN: test_b.py::test_bad: failed, and failed 2 times alone" in said
+    assert "test_good: failed" not in said
 
 
 def test_failures_in_many_files_are_red_at_once(place):
@@ -97,7 +94,12 @@ def test_failures_in_many_files_are_red_at_once(place):
 
 
 @pytest.mark.parametrize(
-    "text", ["import nowhere\n", "def test_it(:\n", "import os\ndef test_it(): os._exit(1)\n"]
+    "text",
+    [
+        "import nowhere\n",
+        pytest.param("def test_it(:\n", marks=deep),
+        "import os\ndef test_it(): os._exit(1)\n",
+    ],
 )
 def test_a_file_that_cannot_run_is_red(place, text):
     (place / "test_a.py").write_text(text)

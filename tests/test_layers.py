@@ -118,6 +118,17 @@ def test_only_the_binding_and_the_library_for_mlx_know_python():
     assert not wrong, f"Python outside native/binding: {wrong}"
 
 
+def test_the_engine_writes_no_streams():
+    """Where a process holds two C++ libraries, a number written to a stream crashed the rank."""
+    streams = re.compile(r"#include <([fios]*stream|iomanip)>")
+    wrong = [
+        str(path)
+        for path in _tracked()
+        if _is_native(path) and streams.search((_ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert not wrong, f"streams: {wrong}; see in_seconds in native/base/clock.hpp"
+
+
 def test_no_test_keeps_a_time_limit_or_a_timer_of_its_own():
     """`support/promise.py` has the one bound, and what starts by a timer starts by luck."""
     own = re.compile(r"\bTimer\(|^\s*(?:BOUND|PATIENCE)(?:_S)? *=|def wait_until\(", re.MULTILINE)

@@ -1,9 +1,11 @@
-// Deadlines of calls, and the time of the flight recorder's records.
+// Deadlines of calls, the time of the flight recorder's records, and spans of time in words.
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 namespace phalanx {
 
@@ -16,6 +18,16 @@ inline std::uint64_t steady_ns() noexcept {
     return static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
             .count());
+}
+
+// `0.2 s`. The engine writes no streams: in a process with a second C++ library, numbers written to
+// them crash, for the two number the locale's facets differently.
+inline std::string in_seconds(Clock::duration time) {
+    char text[32];
+    const auto end =
+        std::to_chars(text, text + sizeof text, std::chrono::duration<double>(time).count(),
+                      std::chars_format::general, 6);
+    return std::string(text, end.ptr) + " s";
 }
 
 class Deadline {

@@ -3,7 +3,7 @@
 // has the error texts. For collectives the slow path calls the fast path with the memory it found.
 //
 // pybind11's own functions look up a converter for each argument; a call with eight bytes spent
-// half of its time there and in the Python code around it (tests/bench/call_cost.py).
+// half of its time there and in the Python code around it (tests/bench/engine/call_cost.py).
 #include <array>
 
 #include "binding/binding.hpp"

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "base/call_site.hpp"
 #include "base/copy.hpp"
@@ -324,12 +323,6 @@ constexpr std::chrono::milliseconds kBite{50};
 constexpr std::chrono::milliseconds kGrace{100};
 // Small operations between ranks on near cores end within this many polls (some microseconds).
 constexpr int kEagerLooks = 64;
-
-std::string in_seconds(Clock::duration time) {
-    std::ostringstream text;
-    text << std::chrono::duration<double>(time).count() << " s";
-    return text.str();
-}
 
 }  // namespace
 

@@ -15,7 +15,7 @@ struct Tuning {
     HostTuning host;
     LinkTuning link;
     // Between nodes, all_sum of float32 over loopback tcp, near, medians of
-    // tests/bench/beside_peers.py in us (mesh / direct / ring; 2026-11-21):
+    // tests/bench/peers/beside_peers.py in us (mesh / direct / ring; 2026-11-21):
     //   4 ranks: 16 KiB 42 / 68 / 78, 64 KiB 94 / 74 / 89, 256 KiB 371 / 185 / 185,
     //            1 MiB 905 / 800 / 1340, 4 MiB 5440 / 5100 / 5250, 64 MiB 89000 / 133000 / 91000
     //   2 ranks: 64 KiB 20 / 20 / 22, 256 KiB 61 / 58 / 57, 1 MiB 233 / 235 / 197

@@ -1,8 +1,8 @@
 // The text of a passed deadline: the ranks that had come, the missing ones, and their activity.
 #include <algorithm>
-#include <sstream>
 
 #include "base/call_site.hpp"
+#include "base/clock.hpp"
 #include "group/group.hpp"
 
 namespace phalanx {
@@ -158,33 +158,30 @@ AbortReason Group::reason_of_timeout(const Timeout& error, const std::string& wh
             });
         }
     }
-    std::ostringstream text;
-    text << me() << ": " << what << at_site(here.site()) << " timed out after "
-         << std::chrono::duration<double>(limit_of(here.call()).value_or(Clock::duration::zero()))
-                .count()
-         << " s; ";
+    std::string text = me() + ": " + what + at_site(here.site()) + " timed out after " +
+                       in_seconds(limit_of(here.call()).value_or(Clock::duration::zero())) + "; ";
     if (is_for_leader) {
-        text << (has_begun ? "all ranks had come; it waits for " : "missing: ")
-             << "a rank of another host (rank " << world_rank(error.missing.front())
-             << " waits for it)";
-        return {AbortKind::kTimeout, -1, text.str()};
+        text += has_begun ? "all ranks had come; it waits for " : "missing: ";
+        text += "a rank of another host (rank " +
+                std::to_string(world_rank(error.missing.front())) + " waits for it)";
+        return {AbortKind::kTimeout, -1, text};
     }
     const bool is_message = Activity::is_message(here.word());
-    text << (has_begun && !is_message ? "all ranks had come; it waits for " : "missing: ")
-         << describe_missing(error, here.word());
+    text += has_begun && !is_message ? "all ranks had come; it waits for " : "missing: ";
+    text += describe_missing(error, here.word());
     const auto come = arrived_ranks(error);
-    if (!has_begun && !is_message && come.size() > 1) text << "; had come: " << list_ranks(come);
+    if (!has_begun && !is_message && come.size() > 1) text += "; had come: " + list_ranks(come);
     if (!silent.empty()) {
-        text << "; " << list_ranks(silent) << (silent.size() == 1 ? " has" : " have")
-             << " given no sign of life";
+        text += "; " + list_ranks(silent) + (silent.size() == 1 ? " has" : " have") +
+                " given no sign of life";
     }
-    if (silent.size() == 1) return {AbortKind::kTimeout, silent.front(), text.str()};
+    if (silent.size() == 1) return {AbortKind::kTimeout, silent.front(), text};
     const auto& nodes = formation_.nodes;
     const bool is_one =
         error.missing.size() == 1 &&
         (!error.whole_hosts ||
          nodes[static_cast<std::size_t>(formation_.node_of(error.missing.front()))].size() == 1);
-    return {AbortKind::kTimeout, is_one ? world_rank(error.missing.front()) : -1, text.str()};
+    return {AbortKind::kTimeout, is_one ? world_rank(error.missing.front()) : -1, text};
 }
 
 }  // namespace phalanx

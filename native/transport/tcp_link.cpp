@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <sstream>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -111,9 +110,7 @@ class SocketLink final : public Link {
         if (!is_under_way && info.tcpi_probes < 2) return;
         const auto last_ack = now - milliseconds(info.tcpi_last_ack_recv);
         if (now - (is_under_way ? std::max(unanswered_, last_ack) : last_ack) < silence_) return;
-        std::ostringstream why;
-        why << "no answer for " << std::chrono::duration<double>(silence_).count() << " s";
-        lose(why.str(), true);
+        lose("no answer for " + in_seconds(silence_), true);
 #endif
     }
     // A peek starts at the first unread byte, so read all of them; used once in a link's life.

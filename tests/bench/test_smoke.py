@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 _HERE = Path(__file__).resolve().parent
 _PROGRAMS = [
     path
-    for path in sorted(_HERE.glob("*.py"))
+    for path in sorted(_HERE.rglob("*.py"))
     if "parse_args()" in (text := path.read_text(encoding="utf-8")) and "\n    main()\n" in text
 ]
 
@@ -30,28 +30,28 @@ _PROGRAMS = [
     [
         ("attach.py", ["--ranks", "2", "--rounds", "1"], ["same process", "new process", "attach"]),
         ("boot.py", ["--ranks", "2", "--rounds", "1"], ["phalanx", "ipyparallel"]),
-        ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px", "pass", "1+1"]),
-        ("output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
-        ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
-        ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
+        ("cells/cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px", "pass", "1+1"]),
+        ("cells/output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
+        ("cells/input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
+        ("engine/time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
-        ("watching_cost.py", ["--ranks", "2", "--rounds", "2", "--turn", "0.3"], ["not watched, us", "1048576"]),
-        ("call_cost.py", ["--loops", "100"], ["in place", "long way"]),
-        ("monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),
+        ("engine/watching_cost.py", ["--ranks", "2", "--rounds", "2", "--turn", "0.3"], ["not watched, us", "1048576"]),
+        ("engine/call_cost.py", ["--loops", "100"], ["in place", "long way"]),
+        ("cells/monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),
         pytest.param(
             "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
         ),
         pytest.param(
-            "striped_hosts.py", ["--nbytes", "400000", "--rounds", "1"], ["cards", "1", "2"],
+            "engine/striped_hosts.py", ["--nbytes", "400000", "--rounds", "1"], ["cards", "1", "2"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
         ),
         (
-            "training_steps.py",
+            "peers/training_steps.py",
             ["--ranks", "2", "--rounds", "1", "--steps", "2", "--warm", "1", "--width", "64", "--peers", "mlx, px", "--openmpi", ""],
             ["mlx, px.nn", "steps", "wait", "real", "hidden", "---"],
         ),
-        ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
+        ("peers/all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
 def test_it_runs(script, arguments, words, tmp_path):
@@ -70,7 +70,7 @@ def test_it_runs(script, arguments, words, tmp_path):
 @pytest.mark.parametrize("script", _PROGRAMS, ids=lambda script: script.stem)
 def test_help(script, monkeypatch, capsys):
     """Run each program in this process: a process for each costs half a second."""
-    monkeypatch.syspath_prepend(_HERE)
+    monkeypatch.syspath_prepend(script.parent)
     monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     before = set(sys.modules)
     try:
@@ -101,9 +101,9 @@ def test_the_chart_shows_each_peer_and_no_wrong_result(correct, tmp_path, monkey
     monkeypatch.setattr(sys, "argv", ["chart.py", *words])
     if not correct:
         with pytest.raises(SystemExit, match="wrong result of phalanx at 4194304 bytes"):
-            runpy.run_path(str(_HERE / "chart.py"), run_name="__main__")
+            runpy.run_path(str(_HERE / "peers/chart.py"), run_name="__main__")
         return
-    runpy.run_path(str(_HERE / "chart.py"), run_name="__main__")
+    runpy.run_path(str(_HERE / "peers/chart.py"), run_name="__main__")
     for theme in ("light", "dark"):
         picture = (tmp_path / f"chart_{theme}.svg").read_text(encoding="utf-8")
         assert all(word in picture for word in ("Phalanx", "Gloo", "2 ranks", "4 MiB", "made up"))

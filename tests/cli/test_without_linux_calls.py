@@ -48,7 +48,9 @@ def elsewhere(tmp_path):
     """What a program's environment needs."""
     site = tmp_path / "site"
     site.mkdir()
-    shutil.copy(Path(__file__).with_name("elsewhere.py"), site / "sitecustomize.py")
+    shutil.copy(
+        Path(__file__).parents[1] / "support/programs/elsewhere.py", site / "sitecustomize.py"
+    )
     return {
         "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     }

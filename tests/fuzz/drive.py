@@ -21,7 +21,7 @@ def main() -> None:
 
     sys.path.insert(0, str(TESTS))
     name, *options = sys.argv[1:]
-    target = importlib.import_module(f"fuzz.target_{name}")
+    target = importlib.import_module(f"fuzz.targets.{name}")
     # Not instrument_imports(): modules of an editable installation come from a loader of their own.
     for made in gc.get_objects():
         if isinstance(made, types.FunctionType) and str(made.__module__).startswith("phalanx."):

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 from fuzz.stage import actors, staged
-from fuzz.target_supervisor import Play, raise_first, script, workspace
+from fuzz.targets.supervisor import Play, raise_first, script, workspace
 from support.ranks.loops import JumpingLoop
 
 import phalanx

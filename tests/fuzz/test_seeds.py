@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 _SEEDS = Path(__file__).parent / "seeds"
-_TARGETS = sorted(path.stem.removeprefix("target_") for path in _SEEDS.parent.glob("target_*.py"))
+_TARGETS = sorted(path.stem for path in _SEEDS.parent.glob("targets/*.py"))
 
 
 @pytest.mark.parametrize("target", _TARGETS)
 def test_every_seed_passes(target):
     seeds = sorted((_SEEDS / target).iterdir())
     assert seeds
-    one = importlib.import_module(f"fuzz.target_{target}").one
+    one = importlib.import_module(f"fuzz.targets.{target}").one
     failed = {}
     for seed in [None, *seeds]:
         data = seed.read_bytes() if seed is not None else b""

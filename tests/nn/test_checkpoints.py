@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from nn import checkpoint_cells as cells
+from nn.cells import checkpoint_cells as cells
 
 import phalanx as px
 

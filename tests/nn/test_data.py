@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nn import gradient_cells as cells
+from nn.cells import gradient_cells as cells
 
 import phalanx as px
 from phalanx.nn import Shard

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nn import gradient_cells as cells
+from nn.cells import gradient_cells as cells
 from support.runs.tiers import examples, pairwise
 
 import phalanx as px

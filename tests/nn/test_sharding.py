@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nn import sharding_cells as cells
+from nn.cells import sharding_cells as cells
 from support.runs.tiers import examples, pairwise
 
 pytest.importorskip("mlx.core")

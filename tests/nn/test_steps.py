@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from nn import step_cells as cells
+from nn.cells import step_cells as cells
 
 import phalanx as px
 

@@ -21,8 +21,9 @@ import zmq
 from jupyter_client.session import Session
 
 from phalanx.protocol import Hello
+from phalanx.supervisor.runtime_dir import socket_paths
 
-Address = tuple[str, int] | str  # of tcp, or a name of a Unix socket (in no file system)
+Address = tuple[str, int] | str  # of tcp, or a Unix socket's name or path
 _ACCEPTS = 0x10000  # flags in /proc/net/unix: it listens
 
 
@@ -42,7 +43,10 @@ def listening(pid: int) -> list[Address]:
     for line in Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()[1:]:
         fields = line.split()
         if f"socket:[{fields[6]}]" in inodes and int(fields[3], 16) & _ACCEPTS and len(fields) > 7:
-            names.add(fields[7].replace("@", "\0", 1))
+            name = fields[7].replace("@", "\0", 1)
+            # A root's, which it renames as soon as it listens.
+            is_root = name.startswith("/proc/self/fd/")
+            names |= set(map(str, socket_paths())) if is_root else {name}
     return [*sorted(ports), *sorted(names)]
 
 
@@ -53,7 +57,14 @@ def connect(address: Address) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.settimeout(10)
-        sock.connect(address)
+        if address.startswith("/"):  # a path may be longer than an address
+            fd = os.open(address, os.O_PATH)
+            try:
+                sock.connect(f"/proc/self/fd/{fd}")
+            finally:
+                os.close(fd)
+        else:
+            sock.connect(address)
     except OSError:
         sock.close()
         raise

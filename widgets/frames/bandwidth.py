@@ -6,21 +6,16 @@ The record is always sent whole. ``js/src/bandwidth/state.ts`` has the same name
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 import msgspec
 
-from phalanx.distributed.bench import (
-    DTYPES,
-    OPERATIONS,
-    algorithm_changes,
-    busbw_factor,
-    fit_measurements,
-)
-from phalanx.protocol import Measurement, SweepProgress, SweepRun
+from phalanx.distributed.bench import DTYPES, OPERATIONS, busbw_factor
+from phalanx.protocol import Limit, Measurement, SweepProgress, SweepRun
 
-from ..text.tables import sweep_words
-from ..text.world import clean
+from ..text.tables import sweep_model, sweep_words, unsized_words, wrong_words
+from ..text.world import clean, cleaned
+from . import WidgetFrame
 
 MOST_EARLIER = 4  # a person cannot tell more lines apart
 
@@ -36,47 +31,21 @@ class SweepRequest(msgspec.Struct, frozen=True):
     iters: int = 20
 
 
-class _Point(msgspec.Struct, frozen=True):
-    nbytes: int
-    time_us: float
-    p99_us: float
-    busbw_gbs: float
-    n_wrong: int
-    algorithm: str
-    transport: str
-
-
 class _Run(msgspec.Struct, frozen=True):
     name: str
-    points: tuple[_Point, ...]
-
-
-class _Limit(msgspec.Struct, frozen=True):
-    name: str
-    gbs: float
-
-
-class _Fit(msgspec.Struct, frozen=True):
-    alpha_us: float
-    ns_per_byte: float
-    factor: float
-
-
-class _Change(msgspec.Struct, frozen=True):
-    below: int
-    above: int
-    before: str
-    after: str
+    points: tuple[Measurement, ...]
 
 
 Asked = SweepRequest  # its public name until 2026-11
 
 
-class BandwidthFrame(msgspec.Struct, frozen=True):
-    """All data that a page shows."""
+class BandwidthFrame(WidgetFrame, frozen=True):
+    """All data that a page shows.
 
-    status: Literal["live", "gone"]
-    why: str
+    ``fit`` and ``changes`` are those of `sweep_model`; the fit also has the bus bandwidth's
+    ``factor``.
+    """
+
     state: str
     n_done: int
     n_points: int
@@ -86,11 +55,10 @@ class BandwidthFrame(msgspec.Struct, frozen=True):
     asked: SweepRequest
     run: _Run | None
     earlier: tuple[_Run, ...]
-    limits: tuple[_Limit, ...]
-    fit: _Fit | None
-    changes: tuple[_Change, ...]
+    limits: tuple[Limit, ...]
+    fit: dict[str, Any] | None
+    changes: list[dict[str, Any]]
     words: tuple[str, ...]
-    now: float
     ops: tuple[str, ...] = OPERATIONS
     dtypes: tuple[str, ...] = DTYPES
 
@@ -133,8 +101,18 @@ def frame_of(
     now : float
         Clock in seconds. It makes frames differ: a page without new frames reports a dead kernel.
     """
-    points = run.points if run is not None else ()
-    fit = fit_measurements(points)
+    run = None if run is None else _cleaned(run)
+    points = () if run is None else run.points
+    limits = () if run is None else run.limits
+    model: dict[str, Any] = {"fit": None, "changes": []} if run is None else sweep_model(run)
+    if run is not None and model["fit"] is not None:
+        model["fit"]["factor"] = busbw_factor(run.op, run.ranks)
+    words = [unsized_words(m, m.op) for m in points if m.nbytes == 0]
+    n_wrong = sum(m.n_wrong for m in points)
+    if n_wrong:
+        words.insert(0, wrong_words(n_wrong))
+    elif points:
+        words.append(f"{sum(m.iterations for m in points)} timed calls, no wrong element")
     same = [one for one in earlier if run is None or one.op == run.op]
     n_done = progress.n_done if progress else len(points)
     return BandwidthFrame(
@@ -147,51 +125,18 @@ def frame_of(
         error=clean(error),
         title=name_of(run, has_time=False) if run is not None else "bandwidth",
         asked=asked,
-        run=None if run is None else _run_of(run),
-        earlier=tuple(_run_of(one) for one in same[-MOST_EARLIER:]),
-        limits=tuple(
-            _Limit(clean(one.name), one.gbs)
-            for one in (run.limits if run else ())
-            if one.gbs > 0  # else described in words
-        ),
-        fit=None
-        if fit is None or run is None
-        else _Fit(fit.alpha_s * 1e6, fit.beta_s * 1e9, busbw_factor(run.op, run.ranks)),
-        changes=tuple(
-            _Change(c.below, c.above, clean(c.before), clean(c.after))
-            for c in algorithm_changes(points)
-        ),
-        words=tuple(sweep_words(points, run.limits if run else ())) + tuple(_alone(points)),
+        run=None if run is None else _Run(name_of(run), run.points),
+        earlier=tuple(_Run(name_of(one), _cleaned(one).points) for one in same[-MOST_EARLIER:]),
+        limits=tuple(limit for limit in limits if limit.gbs > 0),  # else described in words
+        fit=model["fit"],
+        changes=model["changes"],
+        words=(*sweep_words(points, limits), *words),
         now=now,
     )
 
 
-def _run_of(run: SweepRun) -> _Run:
-    points = tuple(
-        _Point(
-            m.nbytes,
-            m.time_us,
-            m.p99_us,
-            m.busbw_gbs,
-            m.n_wrong,
-            clean(m.algorithm),
-            clean(m.transport),
-        )
-        for m in run.points
+def _cleaned(run: SweepRun) -> SweepRun:
+    """Return a sweep with each text from ranks as one line."""
+    return msgspec.structs.replace(
+        run, points=tuple(map(cleaned, run.points)), limits=tuple(map(cleaned, run.limits))
     )
-    return _Run(name_of(run), points)
-
-
-def _alone(points: Sequence[Measurement]) -> list[str]:
-    """Describe measurements without bytes, and warn of wrong elements."""
-    said = [
-        f"{clean(m.op)}: {m.time_us:.3g} µs (99 % of the calls under {m.p99_us:.3g} µs)"
-        for m in points
-        if m.nbytes == 0
-    ]
-    n_wrong = sum(m.n_wrong for m in points)
-    if n_wrong:
-        said.insert(0, f"{n_wrong} wrong elements: do not trust this machine's results")
-    elif points:
-        said.append(f"{sum(m.iterations for m in points)} timed calls, no wrong element")
-    return said

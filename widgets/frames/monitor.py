@@ -14,8 +14,8 @@ from phalanx.protocol import RankSample, Samples, Span
 from phalanx.workspace import SampleView
 
 from ..text.world import clean
+from . import WidgetFrame
 from .rates import LinkRate, RankRate, Rates
-from .topology import Status
 
 KERNEL_BUSY = "this kernel was busy"
 
@@ -102,7 +102,7 @@ class GapFrame(msgspec.Struct, frozen=True, array_like=True):
     why: str
 
 
-class MonitorFrame(msgspec.Struct, frozen=True):
+class MonitorFrame(WidgetFrame, frozen=True):
     """The current state of all ranks.
 
     ``missed`` and ``dropped`` are the total numbers of operations and samples that were lost.
@@ -111,10 +111,7 @@ class MonitorFrame(msgspec.Struct, frozen=True):
     because the hosts' clocks differ by up to ``unsure_ms``.
     """
 
-    status: Status
-    why: str
     number: int
-    now: float
     time: float
     epoch: int
     ranks: tuple[RankNow, ...] = ()

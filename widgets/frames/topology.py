@@ -6,34 +6,21 @@ A `WorldFrame` has the fixed part, a `TopologyFrame` the current state of the ra
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from phalanx.protocol import RankInfo, WorldTopology
+from phalanx.protocol import HostInfo, RankInfo, WorldTopology
 
-from ..text.world import State, arenas, clean, state_of
+from ..text.world import State, arenas, clean, cleaned, state_of
+from . import WidgetFrame
 from .links import LinkFrame
 from .rates import LinkRate
-
-Status = Literal["live", "silent", "gone"]
-
-
-class HostFrame(msgspec.Struct, frozen=True):
-    """The drawn properties of a host."""
-
-    index: int
-    name: str
-    address: str
-    cores: int
-    device: str = ""
 
 
 class WorldFrame(msgspec.Struct, frozen=True):
     """The fixed part of a topology; ``home`` has each rank's host."""
 
     name: str
-    hosts: tuple[HostFrame, ...]
+    hosts: tuple[HostInfo, ...]
     home: tuple[int, ...]
     arenas: tuple[tuple[int, ...], ...]
     tcp: tuple[tuple[int, int], ...]
@@ -54,18 +41,14 @@ class RankFrame(msgspec.Struct, frozen=True):
     last: str
 
 
-class TopologyFrame(msgspec.Struct, frozen=True):
+class TopologyFrame(WidgetFrame, frozen=True):
     """The current state of all ranks.
 
-    ``why`` explains a status other than "live". ``links`` are the tcp links with traffic. ``arena``
-    has each rank's bytes per second through shared memory. ``measuring`` is the progress of a link
-    measurement, or "".
+    ``links`` are the tcp links with traffic. ``arena`` has each rank's bytes per second through
+    shared memory. ``measuring`` is the progress of a link measurement, or "".
     """
 
-    status: Status
-    why: str
     epoch: int
-    now: float
     ranks: tuple[RankFrame, ...]
     links: tuple[LinkRate, ...] = ()
     arena: tuple[float, ...] = ()
@@ -78,10 +61,7 @@ def world_of(t: WorldTopology, measured: tuple[LinkFrame, ...] = ()) -> WorldFra
     shared = [tuple(sorted(its)) for host in t.hosts for its in found.get(host.index, ())]
     return WorldFrame(
         clean(t.name),
-        tuple(
-            HostFrame(h.index, clean(h.name), clean(h.address), h.cores, clean(h.device))
-            for h in t.hosts
-        ),
+        tuple(map(cleaned, t.hosts)),
         tuple(r.host for r in t.ranks),
         tuple(shared),
         tuple((link.a, link.b) for link in t.links if link.transport == "tcp"),
@@ -102,7 +82,7 @@ class Timeline:
         """Return the frame of a topology received at ``now``."""
         for info in t.ranks:
             self._ranks[info.rank] = self._rank(info, now)
-        return TopologyFrame("live", "", t.epoch, now, tuple(self._ranks[i.rank] for i in t.ranks))
+        return TopologyFrame("live", "", now, t.epoch, tuple(self._ranks[i.rank] for i in t.ranks))
 
     def _rank(self, info: RankInfo, now: float) -> RankFrame:
         before = self._ranks.get(info.rank)

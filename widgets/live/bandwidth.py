@@ -1,6 +1,6 @@
 """Show a bandwidth sweep live; run, stop and save sweeps.
 
-`_bandwidth_frames` has the record that is sent; ``js/src/bandwidth.ts`` draws it.
+`frames.bandwidth` has the record that is sent; ``js/src/bandwidth.ts`` draws it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import msgspec
 
 from phalanx.distributed.bench import parse_size
 from phalanx.errors import DistributedError
-from phalanx.protocol import SweepRun
+from phalanx.protocol import SweepRun, WorldTopology
 from phalanx.workspace import Sweep, Workspace
 
 from ..frames.bandwidth import SweepRequest, frame_of
 from ..stills.bandwidth import bandwidth
 from ..stills.svg import StillPicture
 from ..text.tables import sweep_csv, sweep_json
-from .widget import STATIC, LiveWidget, checked_workspace
+from .widget import STATIC, WorkspaceWidget
 
-_REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 _MOST_KEPT = 16
 
 
-class Bandwidth(LiveWidget):
+class Bandwidth(WorkspaceWidget):
     """Live bandwidth of a workspace's ranks by size.
 
     Parameters
@@ -53,34 +52,20 @@ class Bandwidth(LiveWidget):
     _css = STATIC / "bandwidth.css"
 
     def __init__(self, workspace: Workspace, *, earlier: Sequence[SweepRun] | None = None) -> None:
-        # Buttons, the ticker and a cell use separate threads; the lock guards the fields below.
-        self._lock = threading.Lock()
+        self._earlier = earlier
+        super().__init__(workspace)
+
+    def _prepare(self) -> None:
         self._sweep: Sweep | None = None
-        self._workspace = checked_workspace("Bandwidth", workspace)
-        self._runs = tuple(workspace.sweeps if earlier is None else earlier)
-        self._asked = SweepRequest()
-        self._error = self._first_reason = ""
+        self._runs = tuple(self._workspace.sweeps if self._earlier is None else self._earlier)
+        self._form = SweepRequest()
+        self._error = ""
         self._waits_for_ranks = False  # the error says that the ranks are busy
-        self._sent_s = 0.0
-        super().__init__()
-        self.tick()
-
-    @property
-    def workspace(self) -> Workspace:
-        """Return the workspace that is measured."""
-        return self._workspace
-
-    @workspace.setter
-    def workspace(self, workspace: Workspace) -> None:
-        checked_workspace("Bandwidth", workspace)
-        with self._lock:
-            self._workspace, self._first_reason = workspace, ""
-        self.tick()
 
     @property
     def run(self) -> SweepRun | None:
         """Return the current or last sweep, as a record."""
-        with self._lock:
+        with self._looking:
             if self._sweep is not None:
                 return self._sweep.run
             return self._runs[-1] if self._runs else None
@@ -97,7 +82,7 @@ class Bandwidth(LiveWidget):
 
     def begin(self, asked: SweepRequest, *, wait: bool = False) -> Sweep:
         """Check the request and make a new sweep; `follow` runs it."""
-        with self._lock:
+        with self._looking:
             before = self._sweep
             if before is not None and before.progress.state in ("waiting", "measuring"):
                 msg = "this sweep is not over yet; stop it first"
@@ -113,7 +98,7 @@ class Bandwidth(LiveWidget):
             )
             if before is not None and before.points:
                 self._runs = (*self._runs, before.run)[-_MOST_KEPT:]
-            self._sweep, self._asked, self._error = sweep, asked, ""
+            self._sweep, self._form, self._error = sweep, asked, ""
             self._waits_for_ranks = False
         return sweep
 
@@ -124,8 +109,9 @@ class Bandwidth(LiveWidget):
                 for _ in sweep:
                     pass
         except Exception as error:
-            are_busy = not self._are_idle()
-            with self._lock:
+            found = self._asked(self._workspace.topology)
+            are_busy = isinstance(found, DistributedError) or not _are_idle(found)
+            with self._looking:
                 self._error = str(error) or type(error).__name__
                 self._waits_for_ranks = not sweep.points and are_busy
                 if self._sweep is sweep and not sweep.points:
@@ -136,48 +122,33 @@ class Bandwidth(LiveWidget):
             self.keep_still()
         return sweep.run
 
-    # -- methods of `LiveWidget` ------------------------------------------------------------------
+    # -- methods of `WorkspaceWidget` -------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Send changes to the page."""
-        is_free = self._waits_for_ranks and self._are_idle()
-        with self._lock:
-            if is_free and self._waits_for_ranks:
-                self._error, self._waits_for_ranks = "", False  # no longer true
-            now = time.monotonic()
-            sweep = self._sweep
-            runs = self._runs
-            run = sweep.run if sweep is not None else runs[-1] if runs else None
-            frame = frame_of(
+    def _poll(self, workspace: Workspace, _number: int) -> WorldTopology | None:
+        # Only to learn why the ranks are gone, or whether they are free again.
+        is_needed = self._waits_for_ranks or not workspace.is_running
+        return workspace.topology() if is_needed else None
+
+    def _begin(self, polled: Any) -> None:
+        self._show(polled)
+
+    def _show(self, polled: Any) -> None:
+        if self._waits_for_ranks and isinstance(polled, WorldTopology) and _are_idle(polled):
+            self._error, self._waits_for_ranks = "", False  # no longer true
+        is_gone = isinstance(polled, DistributedError) and not self._workspace.is_running
+        sweep, runs = self._sweep, self._runs
+        run = sweep.run if sweep is not None else runs[-1] if runs else None
+        self._publish(
+            frame_of(
                 run,
                 sweep.progress if sweep is not None else None,
                 runs if sweep is not None else runs[:-1],
-                self._asked,
-                why_gone=self._why_gone(),
+                self._form,
+                why_gone=self._reason(polled) if is_gone else "",
                 error=self._error,
-                now=self._sent_s,
+                now=time.monotonic(),
             )
-            # An unchanged frame is repeated as a sign of life: `now` makes it differ.
-            if msgspec.json.encode(frame) != self.frame or now > self._sent_s + _REPEAT_S:
-                self._sent_s = now
-                self.frame = msgspec.json.encode(msgspec.structs.replace(frame, now=now))
-
-    def _are_idle(self) -> bool:
-        try:
-            return all(rank.state == "idle" for rank in self._workspace.topology().ranks)
-        except DistributedError:
-            return False
-
-    def _why_gone(self) -> str:
-        if self._workspace.is_running:
-            self._first_reason = ""
-        elif not self._first_reason:
-            # Ask now: after the clean-up, the reason is only "stopped".
-            try:
-                self._workspace.topology()
-            except DistributedError as error:
-                self._first_reason = str(error)
-        return self._first_reason
+        )
 
     def answer(self, action: str, args: Mapping[str, Any]) -> str:
         """Run the action of a button; see `LiveWidget.answer`."""
@@ -185,7 +156,7 @@ class Bandwidth(LiveWidget):
             self._run_beside(_request_in(args))
             return "measuring"
         if action == "stop":
-            with self._lock:
+            with self._looking:
                 sweep = self._sweep
             if sweep is not None:
                 sweep.stop()
@@ -206,7 +177,7 @@ class Bandwidth(LiveWidget):
         try:
             sweep = self.begin(asked)
         except (DistributedError, ValueError) as error:
-            with self._lock:
+            with self._looking:
                 self._error, self._waits_for_ranks = str(error), False
             raise
 
@@ -228,19 +199,23 @@ class Bandwidth(LiveWidget):
     def still_basis(self) -> tuple[SweepRun | None, tuple[SweepRun, ...]]:
         """Return the sweep and the earlier ones; see `LiveWidget.still_basis`."""
         run = self.run
-        with self._lock:
+        with self._looking:
             earlier = self._runs if self._sweep is not None else self._runs[:-1]
         return run, tuple(one for one in earlier if run is not None and one.op == run.op)
 
     def close(self) -> None:
         """Remove the widget from the page and stop its sweep."""
-        if not hasattr(self, "_lock"):
+        if not hasattr(self, "_sweep"):
             return  # `__init__` failed early
-        with self._lock:
+        with self._looking:
             sweep = self._sweep
         if sweep is not None and sweep.progress.state in ("waiting", "measuring"):
             sweep.stop()
         super().close()
+
+
+def _are_idle(t: WorldTopology) -> bool:
+    return all(rank.state == "idle" for rank in t.ranks)
 
 
 def _request_in(args: Mapping[str, Any]) -> SweepRequest:

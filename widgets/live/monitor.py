@@ -1,6 +1,6 @@
 """Show the ranks' activity, late ranks and traffic in a live widget.
 
-`_monitor_frames` has the records that are sent; ``js/src/monitor.ts`` draws them.
+`frames.monitor` has the records that are sent; ``js/src/monitor.ts`` draws them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ..stills.svg import StillPicture, with_alarm
 from .presence import PollHistory
 from .widget import STATIC, WorkspaceWidget
 
-REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 SILENT_S = 3.0  # a working supervisor sends samples three times a second
 KEPT_NBYTES = 4 << 20  # of frames, for views that open later: two minutes of 4 busy ranks
 KEPT_FRAMES = 600
@@ -74,34 +73,36 @@ class Monitor(WorkspaceWidget):
         self._poll_history = PollHistory()
         self._came_s = time.monotonic()
         self._seen = self._workspace.topology()
-        self._last = MonitorFrame("live", "", 0, 0.0, time.time(), self._seen.epoch)
-        self._sent_s = 0.0
+        self._last = MonitorFrame("live", "", 0.0, 0, time.time(), self._seen.epoch)
         self._still = monitor(self._workspace.trace(), self._seen)
 
-    def _first_poll(self, workspace: Workspace) -> WorldTopology | DistributedError:
-        try:
-            return workspace.topology()
-        except DistributedError as error:
-            return error
+    @property
+    def number(self) -> int:
+        return self._lanes.number
+
+    def _first_poll(self, workspace: Workspace) -> WorldTopology:
+        return workspace.topology()
+
+    def _poll(self, workspace: Workspace, number: int) -> SampleView:
+        return workspace.samples(number)
 
     def _begin(self, found: WorldTopology | DistributedError) -> None:
         self._came_s = time.monotonic()
         self._lanes = MonitorFrameBuilder(self._number_of, self._poll_history.why_none)
         if isinstance(found, DistributedError):
-            self._publish(self._gone(self._reason(found)))
+            self._show_frame(self._absent(found, spans=()))
             return
         self.world = msgspec.json.encode(world_of(found))
         if _is_other_world(found, self._seen):
             # Old lanes would be taken for lanes of the new ranks, here and in every view.
             self._kept.clear()
             self._kept_nbytes = 0
-            self._publish(
-                MonitorFrame(
-                    "live", "", 0, 0.0, time.time(), found.epoch, world=self._last.world + 1
-                )
+            world = self._last.world + 1
+            self._show_frame(
+                MonitorFrame("live", "", 0.0, 0, time.time(), found.epoch, world=world)
             )
         else:
-            self._publish(msgspec.structs.replace(self._last, status="live", why="", spans=()))
+            self._show_frame(msgspec.structs.replace(self._last, status="live", why="", spans=()))
         self._seen = found
 
     # -- the notebook's cells ---------------------------------------------------------------------
@@ -132,56 +133,30 @@ class Monitor(WorkspaceWidget):
 
     def tick(self) -> None:
         """Poll the workspace and send new data."""
-        with self._polling:
-            with self._looking:
-                self._poll_history.look()
-                workspace, lanes = self._workspace, self._lanes
-                number = lanes.number
-            view: SampleView | DistributedError
-            try:
-                view = workspace.samples(number)
-            except DistributedError as error:
-                view = error
-            with self._looking:
-                if lanes is self._lanes:  # else another workspace is shown meanwhile
-                    self._show_view(view)
+        with self._looking:
+            self._poll_history.look()
+        super().tick()
 
-    def _show_view(self, view: SampleView | DistributedError) -> None:
-        if isinstance(view, DistributedError):
-            frame: MonitorFrame | None = self._gone(self._reason(view))
-        else:
-            if self._has_paused and view.samples:
-                self._has_paused, view = False, dataclasses.replace(view, dropped=0)
-            frame = self._lanes.take(view)
-            if frame is not None:
-                frame = msgspec.structs.replace(frame, world=self._last.world)
+    def _show(self, view: SampleView | DistributedError) -> None:
         now_s = time.monotonic()
-        if frame is not None and frame.status == "live":
-            self._came_s = now_s
-        elif frame is None and now_s > self._came_s + SILENT_S:
-            why = f"the supervisor has sent nothing for {now_s - self._came_s:.0f} s"
-            frame = msgspec.structs.replace(self._last, status="silent", why=why, spans=())
-        if frame is not None:
-            self._publish(frame)
-
-    def _gone(self, why: str) -> MonitorFrame:
-        # A live supervisor that does not answer may answer later.
-        status = "silent" if self._workspace.is_running else "gone"
-        return msgspec.structs.replace(self._last, status=status, why=why, spans=())
-
-    def _publish(self, frame: MonitorFrame) -> None:
-        is_new = (frame.number, frame.status, frame.world) != (
-            self._last.number,
-            self._last.status,
-            self._last.world,
-        )
-        if not is_new and self.frame and time.monotonic() < self._sent_s + REPEAT_S:
+        if isinstance(view, DistributedError):
+            self._show_frame(self._absent(view, spans=()))
             return
-        self._last, self._sent_s = frame, time.monotonic()
-        encoded = msgspec.json.encode(frame)
-        if frame.status == "live" and frame.number:
-            self._keep(encoded)
-        self.frame = encoded
+        if self._has_paused and view.samples:
+            self._has_paused, view = False, dataclasses.replace(view, dropped=0)
+        frame = self._lanes.take(view)
+        if frame is not None:
+            self._came_s = now_s
+            self._show_frame(msgspec.structs.replace(frame, world=self._last.world))
+        elif now_s > self._came_s + SILENT_S:
+            why = f"the supervisor has sent nothing for {now_s - self._came_s:.0f} s"
+            self._show_frame(
+                msgspec.structs.replace(self._last, status="silent", why=why, spans=())
+            )
+
+    def _show_frame(self, frame: MonitorFrame) -> None:
+        if self._publish(frame) and frame.status == "live" and frame.number:
+            self._keep(self.frame)
         self._keep_who_lives(frame)
 
     def _keep(self, encoded: bytes) -> None:

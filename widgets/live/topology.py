@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import traitlets
@@ -18,16 +18,13 @@ from phalanx.workspace import Workspace, say_replaced
 
 from ..frames.links import LinkClassifier, say_links
 from ..frames.rates import AlgorithmUsage, LinkRate, Rates
-from ..frames.topology import Timeline, TopologyFrame, world_of
+from ..frames.topology import Timeline, world_of
 from ..stills.svg import StillPicture, with_alarm
 from ..stills.topology import Observations, topology
 from ..text.operations import say_operations
 from .widget import STATIC, WorkspaceWidget
 
-REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 NOW_S = 2.0  # rates cover the last second; samples come three times a second
-
-_Polled: TypeAlias = "tuple[WorldTopology, Sequence[Samples]] | DistributedError"
 
 
 class Topology(WorkspaceWidget):
@@ -67,29 +64,26 @@ class Topology(WorkspaceWidget):
         self._seen = self._workspace.topology()
         self._last = self._timeline.take(self._seen, time.time())
 
-    def _first_poll(self, workspace: Workspace) -> _Polled:
-        return _poll(workspace, Rates().number)
+    @property
+    def number(self) -> int:
+        return self._rates.number
 
-    def _begin(self, polled: _Polled) -> None:
+    def _poll(self, workspace: Workspace, number: int) -> tuple[WorldTopology, Sequence[Samples]]:
+        return workspace.topology(), workspace.samples(number).samples
+
+    def _begin(self, polled: Any) -> None:
         self._rates = Rates()
         self._in_use = AlgorithmUsage()
         self._looked_s = self._sampled_s = 0.0
-        self._show_polled(polled)
+        self._show(polled)
 
-    def tick(self) -> None:
-        """Poll the workspace and send changes."""
-        with self._polling:
-            with self._looking:
-                workspace, rates = self._workspace, self._rates
-                number = rates.number
-            polled = _poll(workspace, number)
-            with self._looking:
-                if rates is self._rates:  # else another workspace is shown meanwhile
-                    self._show_polled(polled)
-
-    def _show_polled(self, polled: _Polled) -> None:
+    def _show(self, polled: Any) -> None:
         now = time.time()
-        if not isinstance(polled, DistributedError):
+        if isinstance(polled, DistributedError):
+            frame = self._absent(polled, links=(), arena=(), measuring="")
+            if frame.status == "silent":
+                frame = msgspec.structs.replace(frame, now=now)
+        else:
             self._seen, samples = polled
             self._take_samples(samples)
             frame = msgspec.structs.replace(
@@ -98,20 +92,10 @@ class Topology(WorkspaceWidget):
                 arena=self._moving_shared(),
                 measuring=self._measuring(),
             )
-        else:
-            # A live supervisor that does not answer may answer later.
-            status = "silent" if self._workspace.is_running else "gone"
-            frame = msgspec.structs.replace(
-                self._last,
-                status=status,
-                why=self._reason(polled),
-                links=(),
-                arena=(),
-                measuring="",
-            )
-            if status == "silent":
-                frame = msgspec.structs.replace(frame, now=now)
+        measured = self._judge.take(self._workspace.measured_links, self._seen)
         self._publish(frame)
+        self.world = msgspec.json.encode(world_of(self._seen, measured))
+        self._keep_who_lives(frame)
 
     def _take_samples(self, samples: Sequence[Samples]) -> None:
         looked_s, self._looked_s = self._looked_s, time.monotonic()
@@ -140,21 +124,6 @@ class Topology(WorkspaceWidget):
             rate.arena if is_of_now and rank not in dead else 0.0
             for rank, rate in enumerate(self._rates.ranks())
         )
-
-    def _publish(self, frame: TopologyFrame) -> None:
-        measured = self._judge.take(self._workspace.measured_links, self._seen)
-        world = msgspec.json.encode(world_of(self._seen, measured))
-        is_news = msgspec.structs.replace(frame, now=self._last.now) != self._last
-        if (
-            world != self.world
-            or not self.frame
-            or is_news
-            or frame.now > self._last.now + REPEAT_S
-        ):
-            self._last = frame
-            self.frame = msgspec.json.encode(frame)
-            self.world = world
-        self._keep_who_lives(frame)
 
     def answer(self, action: str, args: Mapping[str, Any]) -> str:
         """Run the action of a button; see `LiveWidget.answer`."""
@@ -229,14 +198,6 @@ class Topology(WorkspaceWidget):
             t, seen = self._seen, Observations(self._workspace.measured_links, moving, uses)
         picture = topology(t, seen)
         return with_alarm(picture, why) if why else picture
-
-
-def _poll(workspace: Workspace, number: int) -> _Polled:
-    """Ask the supervisor for states and for samples after a number."""
-    try:
-        return workspace.topology(), workspace.samples(number).samples
-    except DistributedError as error:
-        return error
 
 
 def _of_busy(links: Sequence[LinkRate], t: WorldTopology) -> tuple[LinkRate, ...]:

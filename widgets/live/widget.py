@@ -10,11 +10,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anywidget
+import msgspec
 import traitlets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
@@ -26,10 +27,16 @@ from ..stills.svg import StillPicture
 from .presence import PollTimer, ViewLeases
 from .snapshot import SavedSnapshot, renew_all
 
+if TYPE_CHECKING:
+    from ..frames import WidgetFrame
+    from ..frames.monitor import MonitorFrame
+    from ..frames.topology import TopologyFrame
+
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parents[1] / "static"
 _SHOWN = "shown"  # name of the page's view until the page sends its own
+REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 STILL_S = 0.5  # longest wait at a cell's end for the still pictures; a picture takes about 10 ms
 MOST_QUESTIONS = 8  # at the same time: a view sends one at a time, and there are few views
 
@@ -225,20 +232,6 @@ def _keep_subshell(_data: Any, subshell_id: str | None) -> str | None:
     return subshell_id
 
 
-class _RankState(Protocol):
-    @property
-    def state(self) -> str: ...
-    @property
-    def pid(self) -> int: ...
-
-
-class _RanksFrame(Protocol):
-    @property
-    def status(self) -> str: ...
-    @property
-    def ranks(self) -> tuple[_RankState, ...]: ...
-
-
 def checked_workspace(kind: str, workspace: Workspace) -> Workspace:
     """Return the workspace; raise `TypeError` for anything else."""
     if not hasattr(workspace, "topology"):
@@ -252,8 +245,8 @@ class WorkspaceWidget(LiveWidget):
 
     The ticker's thread and the threads of answers poll, one at a time, under the lock `_polling`.
     The lock `_looking` guards the fields. It is not held during a poll, which takes as long as the
-    supervisor is silent. Subclasses define `_prepare`, called before anything is shown, and
-    `_first_poll` and `_begin`, called when a new workspace is shown.
+    supervisor is silent. Subclasses define `_prepare`, called before anything is shown, `_poll`,
+    and `_begin` and `_show`, called with the first data of a workspace and with later data.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -263,12 +256,19 @@ class WorkspaceWidget(LiveWidget):
         self._was_left = False
         self._lives: tuple[tuple[int, bool], ...] = ()
         self._is_busy = False
+        self._last: Any = None  # the last frame
+        self._sent_s = 0.0
         self._workspace = checked_workspace(type(self).__name__, workspace)
         self._prepare()
         super().__init__()
-        polled = self._first_poll(self._workspace)
+        polled = self._asked(self._first_poll, self._workspace)
         with self._looking:
             self._begin(polled)
+
+    @property
+    def number(self) -> int:
+        """Return the number of the last sample that was shown, or 0."""
+        return 0
 
     @property
     def workspace(self) -> Workspace:
@@ -277,11 +277,51 @@ class WorkspaceWidget(LiveWidget):
 
     @workspace.setter
     def workspace(self, workspace: Workspace) -> None:
-        polled = self._first_poll(checked_workspace(type(self).__name__, workspace))
+        checked_workspace(type(self).__name__, workspace)
+        polled = self._asked(self._first_poll, workspace)
         with self._looking:
             self._workspace = workspace
             self._why_gone = ""
             self._begin(polled)
+
+    @staticmethod
+    def _asked(poll: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return poll(*arguments)
+        except DistributedError as error:
+            return error
+
+    def tick(self) -> None:
+        """Poll the workspace and send new data."""
+        with self._polling:
+            with self._looking:
+                workspace, number = self._workspace, self.number
+            polled = self._asked(self._poll, workspace, number)
+            with self._looking:
+                if workspace is self._workspace:  # else another one is shown meanwhile
+                    self._show(polled)
+
+    def _publish(self, frame: WidgetFrame) -> bool:
+        """Send a frame that has changed; return whether it was sent.
+
+        An unchanged frame is repeated as a sign of life: ``now`` makes it differ.
+        """
+        now_s = time.monotonic()
+        is_same = self._last is not None and (
+            msgspec.structs.replace(frame, now=self._last.now) == self._last
+        )
+        if is_same and self.frame and now_s < self._sent_s + REPEAT_S:
+            return False
+        self._last, self._sent_s = frame, now_s
+        self.frame = msgspec.json.encode(frame)
+        return True
+
+    def _absent(self, error: DistributedError, **cleared: Any) -> Any:
+        """Return the last frame with the reason for no new one."""
+        # A live supervisor that does not answer may answer later.
+        status = "silent" if self._workspace.is_running else "gone"
+        why = self._reason(error)
+        return msgspec.structs.replace(self._last, status=status, why=why, **cleared)
 
     def _reason(self, error: DistributedError) -> str:
         """Say why there are no data; keep a dead workspace's first reason.
@@ -306,7 +346,7 @@ class WorkspaceWidget(LiveWidget):
             return why
         return "" if self._was_left else f"the workspace has gone: {why}"
 
-    def _keep_who_lives(self, frame: _RanksFrame) -> None:
+    def _keep_who_lives(self, frame: MonitorFrame | TopologyFrame) -> None:
         """Update the file's picture after a death, replacement or cell end.
 
         The update after a cell is not enough: the next cell may come much later, and the last cell
@@ -324,10 +364,21 @@ class WorkspaceWidget(LiveWidget):
         """Poll for the first time; raise `DistributedError` without data."""
         raise NotImplementedError
 
-    def _first_poll(self, workspace: Workspace) -> Any:
-        """Poll a new workspace; return its data or a `DistributedError`."""
+    def _poll(self, workspace: Workspace, number: int) -> Any:
+        """Return new data of a workspace; raise `DistributedError` without."""
         raise NotImplementedError
 
+    def _first_poll(self, workspace: Workspace) -> Any:
+        """Return the first data of a workspace, as `_poll`."""
+        return self._poll(workspace, 0)
+
     def _begin(self, polled: Any) -> None:
-        """Show the workspace from now on; `_looking` is held."""
+        """Show the workspace from now on; `_looking` is held.
+
+        ``polled`` is the result of `_first_poll`, or its `DistributedError`.
+        """
+        raise NotImplementedError
+
+    def _show(self, polled: Any) -> None:
+        """Show the result of `_poll`, or its `DistributedError`; `_looking` is held."""
         raise NotImplementedError

@@ -10,7 +10,15 @@ from xml.etree import ElementTree as ET
 from phalanx.distributed.bench import AlphaBeta, algorithm_changes, busbw_factor, fit_measurements
 from phalanx.protocol import Limit, Measurement, SweepRun
 
-from ..text.tables import format_size, limit_words, sweep_words, table
+from ..frames.bandwidth import MOST_EARLIER
+from ..text.tables import (
+    format_size,
+    limit_words,
+    sweep_words,
+    table,
+    unsized_words,
+    wrong_words,
+)
 from ..text.world import clean
 from .svg import SERIES_COLOURS, StillPicture, fit, group, line, path, picture, render, text
 
@@ -23,7 +31,6 @@ _MOST_X_LABELS, _MOST_Y_LABELS = 7, 7
 
 _LEGEND_ROW = 20.0
 _MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus")
-_MOST_EARLIER = 4  # a person cannot tell more lines apart
 _MODEL_STEPS = 48
 
 
@@ -132,7 +139,7 @@ def bandwidth(
     nothing yet
     """
     words = [clean(title), table(measurements)]
-    runs = list(earlier)[-_MOST_EARLIER:]
+    runs = list(earlier)[-MOST_EARLIER:]
     said = _aside_words(measurements, limits)
     words += [f"# {line_}" for line_ in said]
     n_wrong = sum(m.n_wrong for m in measurements)
@@ -194,14 +201,11 @@ def _draw(
         when = run.started[11:19] or "earlier"
         series += _series(run.points, start=len(series), when=when)
     drawn = [s for s in series if s.sized]
-    said = [
-        f"{s.name}: {m.time_us:.3g} µs (99 % of the calls under {m.p99_us:.3g} µs)"
-        for s in series
-        for m in s.points
-        if m.nbytes == 0
-    ] + list(aside)
+    said = [unsized_words(m, s.name) for s in series for m in s.points if m.nbytes == 0] + list(
+        aside
+    )
     if n_wrong:
-        said.insert(0, f"{n_wrong} wrong elements: do not trust this machine's results")
+        said.insert(0, wrong_words(n_wrong))
     legend_rows = -(-len(drawn) // 2)
     bottom = TOP + (PLOT_H + _FOOT if drawn else 0)
     height = bottom + _LEGEND_ROW * (legend_rows + len(said)) + 20

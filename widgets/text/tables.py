@@ -139,6 +139,16 @@ def sweep_words(points: Sequence[Measurement], limits: Sequence[Limit] = ()) -> 
     return [*said, *(f"algorithm: {words}" for words in change_words(points))]
 
 
+def unsized_words(m: Measurement, name: str) -> str:
+    """Describe a measurement of no bytes, as of a barrier."""
+    return f"{name}: {m.time_us:.3g} µs (99 % of the calls under {m.p99_us:.3g} µs)"
+
+
+def wrong_words(n_wrong: int) -> str:
+    """Warn of wrong elements."""
+    return f"{n_wrong} wrong elements: do not trust this machine's results"
+
+
 def sweep_csv(points: Iterable[Measurement]) -> str:
     """Return the measurements as CSV, with field names as first line."""
     written = io.StringIO()

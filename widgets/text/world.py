@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeVar
+
+import msgspec
 
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, WorldTopology
 from phalanx.workspace import format_time
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -32,6 +36,13 @@ def clean(outside: str) -> str:
     """
     line_ = _NOT_XML.sub("\ufffd", outside)
     return " ".join(line_.split())
+
+
+def cleaned(record: Record) -> Record:
+    """Return a record with each of its texts as `clean` returns it."""
+    texts = {name: getattr(record, name) for name in record.__struct_fields__}
+    lines = {name: clean(its) for name, its in texts.items() if isinstance(its, str)}
+    return msgspec.structs.replace(record, **lines)
 
 
 def state_of(rank: RankInfo) -> State:

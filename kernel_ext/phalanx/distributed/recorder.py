@@ -81,7 +81,9 @@ def records_of(packed: bytes) -> Records:
     records["bytes"] = words["nbytes"]
     records["group"] = words["group"]
     records["channel"] = what >> 24 & 0xFF
-    records["peer"] = np.where(np.isin(records["op"], _WITH_PEER), (what >> 40 & 0xFFFF), -1)
+    records["peer"] = np.where(
+        np.isin(records["op"], _WITH_PEER), (what >> 40 & 0xFFFF).astype(np.int64), -1
+    )
     records["entered_ns"] = words["entered"]
     records["arrived_ns"] = words["arrived"]
     records["done_ns"] = np.where(runs, 0, words["ended"])

@@ -54,6 +54,7 @@ from .errors import PostMortem, debug_failed, debug_ranks
 from .tables import Named, Sweeps
 from .tabs import TabsView
 from .toolbar import Toolbar
+from .typing_while_busy import TypingWhileBusy
 from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
 
 # With these actions the user needs no hint where the output is.
@@ -96,6 +97,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._live: weakref.WeakSet[widgets.Topology | widgets.Monitor] = weakref.WeakSet()
         self._sweeps = Sweeps(shell)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
+        self._while_busy = TypingWhileBusy(shell)
         self._post_mortem = PostMortem(shell, self._debug_failed)
         self._toolbar = Toolbar(shell, self._auto, lambda: self._workspace)
         self._panel = DebuggerPanel(shell, self._auto, lambda: self._workspace)
@@ -108,7 +110,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def open(self) -> None:
         """Install completion, inspection and the debugger; idempotent."""
-        for its in (self._typing, self._post_mortem, self._panel):
+        for its in (self._typing, self._while_busy, self._post_mortem, self._panel):
             its.remove()
             its.install()
         self._toolbar.open()
@@ -120,7 +122,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def close(self) -> None:
         """Restore the shell, and say that the ranks stay."""
-        for its in (self._typing, self._post_mortem, self._panel):
+        for its in (self._typing, self._while_busy, self._post_mortem, self._panel):
             its.remove()
         self._auto.set(False)
         self._toolbar.close()
@@ -154,7 +156,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         The actions of the line magic are in ``%distributed --help``, the options of the cell magic
         in ``%%distributed --help``.
         """
-        with _in_users_words():
+        with _in_users_words(), self._while_busy.during_a_magic():
             if cell is None:
                 self._line(line)
             else:

@@ -275,8 +275,8 @@ class NotebookView(View):
             for rank, bar in bars.items()
             for line in bar.split("\n")
         )
-        data = {"text/plain": text} if text else {}
-        publish(self._bars_place, data, is_update=self._has_bars)
+        # Never an empty bundle: nbconvert warns of it in a saved notebook.
+        publish(self._bars_place, {"text/plain": text}, is_update=self._has_bars)
         self._has_bars = True
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:

@@ -25,14 +25,15 @@ from .records import (
 GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
 
 
-class WorkspaceRecord(msgspec.Struct, frozen=True, tag="workspace"):
+class WorkspaceRecord(msgspec.Struct, frozen=True, tag="workspace_record"):
     """Root: say which workspace this is, first on each connection.
 
     Unknown fields are accepted, so that a workspace of another version can be named in an error.
     ``owner_pid`` is the process that uses the workspace, 0 for none. ``ends_at`` (on the clock of
     `time.time`) is when the ranks end unless a client attaches before. ``is_detached``: the ranks
     stay when the owner exits in order. A stop takes ``grace_s`` seconds at most. ``is_silent``: the
-    root did not answer, and only its name and process are known.
+    root did not answer, and only its name and process are known. ``version`` is empty then, and for a
+    root that says this in another form.
     """
 
     version: str

@@ -13,8 +13,7 @@ message that a rank has ended. Each output stream has the flow-control window of
 host, for all its ranks.
 
 Samples: the root requests each sample, so nothing is read or sent while no client watches. A slow
-host gets no second request before its answer. Times are of the host's own clock. All sizes are
-bounded here.
+host gets no second request before its answer. Times are of the host's own clock.
 
 Reconnection: after a lost connection each side resends the messages that the other has not
 acknowledged. Sequence numbers tell the messages that were received already.
@@ -39,17 +38,10 @@ from .rank import (
     ToSupervisor,
     WorldConfig,
 )
-from .records import RankSample, Span, Use
+from .records import RankSample
 
 Stream = Literal["stdout", "stderr"]
 
-# Per rank and sample: a reader returns 64 spans, and up to as many that still run.
-MOST_SPANS_SAID = 256
-
-# 128 collectives of 32 bytes, as many as a reader returns; the root checks that it can read them.
-MOST_ENTRIES_NBYTES = 128 * 32
-
-MOST_USES = 128  # 9 operations in a few ways each, by the world and by splits
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Time = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # of a monotonic clock, in nanoseconds
 
@@ -128,56 +120,6 @@ class InputOver(msgspec.Struct, frozen=True, tag="input_over", forbid_unknown_fi
 
 ToCommand = RunCommand | CommandInput | CloseInput | OutputDone
 FromCommand = CommandRuns | CommandFails | CommandOutput | InputGiven | InputOver
-
-
-class SampleRanks(msgspec.Struct, frozen=True, tag="sample_ranks", forbid_unknown_fields=True):
-    """Root: sample your ranks once and send a `HostSamples`."""
-
-
-class HostSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Sample of one rank, read from its host's control page.
-
-    The fields are those of `RankSample`, without the fields that only the root can fill in.
-    """
-
-    rank: Rank
-    pid: Pid
-    operations: Count
-    arena_nbytes: Count
-    inside_ns: Count
-    waiting_ns: Count
-    wires: Annotated[dict[Rank, tuple[Count, Count]], msgspec.Meta(max_length=MOST_RANKS)]
-    spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MOST_SPANS_SAID)]
-    missed: Count
-    entries: Annotated[bytes, msgspec.Meta(max_length=MOST_ENTRIES_NBYTES)]
-    uses: Annotated[tuple[Use, ...], msgspec.Meta(max_length=MOST_USES)] = ()
-
-
-class HostSamples(msgspec.Struct, frozen=True, tag="host_samples", forbid_unknown_fields=True):
-    """Host: answer a `SampleRanks` with the operations since the sample before."""
-
-    ranks: Annotated[tuple[HostSample, ...], msgspec.Meta(max_length=MOST_RANKS)]
-
-
-def said_of(its: RankSample) -> HostSample:
-    """Convert a rank's sample to a `HostSample`.
-
-    Operations beyond `MOST_SPANS_SAID` are counted in ``missed``.
-    """
-    spans, left_out = its.spans[:MOST_SPANS_SAID], its.spans[MOST_SPANS_SAID:]
-    return HostSample(
-        its.rank,
-        its.pid,
-        its.operations,
-        its.arena_nbytes,
-        its.inside_ns,
-        its.waiting_ns,
-        its.wires,
-        spans,
-        its.missed + sum(span.count for span in left_out),
-        its.entries,
-        its.uses[:MOST_USES],
-    )
 
 
 class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -343,7 +285,13 @@ class Refreshed(msgspec.Struct, frozen=True, tag="refreshed", forbid_unknown_fie
     """Host: answer a `Refresh`, after the report."""
 
 
-HostAnswer = Killed | Looked | Traces | Shown | Refreshed
+class HostSamples(msgspec.Struct, frozen=True, tag="host_samples", forbid_unknown_fields=True):
+    """Host: answer a `SampleRanks` with the operations since the sample before."""
+
+    ranks: Annotated[tuple[RankSample, ...], msgspec.Meta(max_length=MOST_RANKS)]
+
+
+HostAnswer = Killed | Looked | Traces | Shown | Refreshed | HostSamples
 
 
 class HostAnswered(msgspec.Struct, frozen=True, tag="host_answered", forbid_unknown_fields=True):
@@ -448,10 +396,15 @@ class Refresh(msgspec.Struct, frozen=True, tag="refresh", forbid_unknown_fields=
     """Root: report on all ranks now."""
 
 
-HostRequest = Kill | Look | GetTraces | ReadShown | Refresh
+class SampleRanks(msgspec.Struct, frozen=True, tag="sample_ranks", forbid_unknown_fields=True):
+    """Root: sample all ranks of the host; reports precede the answer."""
+
+
+HostRequest = Kill | Look | GetTraces | ReadShown | Refresh | SampleRanks
 # By type of a request: type of its answer.
 ANSWER_TO: Mapping[type[HostRequest], type[HostAnswer]] = {
     Kill: Killed, Look: Looked, GetTraces: Traces, ReadShown: Shown, Refresh: Refreshed,
+    SampleRanks: HostSamples,
 }  # fmt: skip
 
 
@@ -502,7 +455,6 @@ FromHost = (
     | HostAnswered
     | Reconnect
     | HostLeaving
-    | HostSamples
     | FromCommand
 )
 ToHost = (
@@ -519,7 +471,6 @@ ToHost = (
     | ReconnectAck
     | StopHost
     | Evicted
-    | SampleRanks
     | ToCommand
 )
 

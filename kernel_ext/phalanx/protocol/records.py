@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .rank import format_ranks, name_ranks
+from .rank import MOST_RANKS, Pid, Rank, format_ranks, name_ranks
 
 # MIME types in which a rank publishes measurements to the client that runs the sweep.
 MEASUREMENT_MIME = "application/vnd.phalanx.measurement+json"
@@ -28,9 +28,15 @@ RankState = Literal["planned", "starting", "idle", "busy", "input", "dead"]
 # Supervisors of other hosts send spans too: a message beyond these bounds is refused as a whole.
 _Time = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Sum = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 _Small = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
+# Per rank and sample: a reader returns 64 spans, and up to as many that still run.
+MOST_SPANS = 256
+MOST_ENTRIES_NBYTES = 128 * 32  # 128 collectives of 32 bytes, as many as a reader returns
+MOST_USES = 128  # 9 operations in a few ways each, by the world and by splits
+
 # MIME type in which a rank publishes its limits to the client that runs the sweep.
 LIMITS_MIME = "application/vnd.phalanx.limits+json"
 
@@ -207,29 +213,29 @@ class Use(msgspec.Struct, frozen=True, array_like=True):
     is_split: bool = False
 
 
-class RankSample(msgspec.Struct, frozen=True, array_like=True):
-    """Present state of a rank.
+class RankSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Present state of a rank, read from its host's control page.
 
-    Sums count from the slot's first process on. ``inside_ns`` and ``waiting_ns`` include operations
+    The root fills in ``state`` and ``detail``. Sums count from the slot's first process on. ``inside_ns`` and ``waiting_ns`` include operations
     that still run. ``wires`` is ``{peer: (sent, received)}`` in bytes. ``missed`` operations ended
     and were overwritten before a sample had them. ``uses`` are of the new operations. ``entries``
     compare ranks and are not sent to clients: group, place, entered, ended (0: not yet) of the
     newest collectives, in words of 64 bits.
     """
 
-    rank: int
-    pid: int
+    rank: Rank
+    pid: Pid
     state: RankState
     detail: str
-    operations: int
-    arena_nbytes: int
-    inside_ns: int
-    waiting_ns: int
-    wires: dict[int, tuple[int, int]] = {}
-    spans: tuple[Span, ...] = ()
-    missed: int = 0
-    entries: bytes = b""
-    uses: tuple[Use, ...] = ()
+    operations: _Count
+    arena_nbytes: _Count
+    inside_ns: _Count
+    waiting_ns: _Count
+    wires: Annotated[dict[Rank, tuple[_Count, _Count]], msgspec.Meta(max_length=MOST_RANKS)] = {}
+    spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MOST_SPANS)] = ()
+    missed: _Count = 0
+    entries: Annotated[bytes, msgspec.Meta(max_length=MOST_ENTRIES_NBYTES)] = b""
+    uses: Annotated[tuple[Use, ...], msgspec.Meta(max_length=MOST_USES)] = ()
 
 
 class CellTime(msgspec.Struct, frozen=True, array_like=True):

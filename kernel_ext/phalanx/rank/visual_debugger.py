@@ -192,19 +192,23 @@ def _request(command: str, **arguments: Any) -> bytes:
 
 def _connect_pydevd() -> socket.socket:
     """Load pydevd and return the other end of its connection."""
-    hook, quiet = sys.breakpointhook, "PYDEVD_DISABLE_FILE_VALIDATION"
-    before = os.environ.get(quiet)
-    os.environ[quiet] = "1"  # else it warns of Python's frozen modules on stderr
+    hook = sys.breakpointhook
+    # Else it warns of Python's frozen modules on stderr, and stops no thread that `begin` starts to
+    # trace where Python has sys.monitoring (3.12).
+    options = {"PYDEVD_DISABLE_FILE_VALIDATION": "1", "PYDEVD_USE_SYS_MONITORING": "0"}
+    before = {name: os.environ.get(name) for name in options}
+    os.environ.update(options)
     try:
         importlib.import_module("debugpy.server.api")
     except ImportError:
         raise ImportError(_MISSING) from None
     finally:
         sys.breakpointhook = hook  # pydevd replaces it
-        if before is None:
-            del os.environ[quiet]
-        else:
-            os.environ[quiet] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
     pydevd: Any = importlib.import_module("pydevd")
     if pydevd.get_global_debugger() is not None:
         raise RuntimeError(_TAKEN)

@@ -205,8 +205,7 @@ def find_root(name: str) -> RootProcess | None:
     Raises
     ------
     DistributedError
-        Its folder or socket belongs to another user or is accessible to others, or another version
-        made it.
+        Its folder or socket belongs to another user or is accessible to others.
     """
     check_name(name)
     found = (_found(path, _FIND_S) for path in socket_paths(name))
@@ -243,12 +242,9 @@ def _found(path: Path, timeout_s: float) -> RootProcess | None:
         sock.settimeout(timeout_s)
         try:
             record = _read_record(sock)
-        except TimeoutError:
-            begun = path.lstat().st_mtime
-            record = WorkspaceRecord("", path.stem, 0, pid, begun, is_silent=True)
-        except (ValueError, RecursionError):
-            msg = f"{path} is not in a form that this phalanx reads: another version's workspace"
-            raise DistributedError(msg) from None
+        except (TimeoutError, ValueError, RecursionError) as error:
+            begun, is_silent = path.lstat().st_mtime, isinstance(error, TimeoutError)
+            record = WorkspaceRecord("", path.stem, 0, pid, begun, is_silent=is_silent)
         return RootProcess(sock, msgspec.structs.replace(record, pid=pid))
     except (FileNotFoundError, ProcessLookupError, ChannelClosed, ConnectionResetError):
         sock.close()

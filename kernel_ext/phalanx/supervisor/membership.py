@@ -532,7 +532,9 @@ class MembershipCoordinator:
         self.send_all(self._world.abort(epoch, reason, culprit))
 
     def take_abort(self) -> bool:
-        """End the epoch if its control page has an abort; False if it has none.
+        """End the epoch if its control page has an abort.
+
+        Returns False if it has none.
 
         A rank reports an abort before the end of its cell. Any other abort is known from the page.
         """

@@ -1,4 +1,4 @@
-"""Run the tasks and the polls of a supervisor, and report those that fail."""
+"""Run a supervisor's tasks and polls; report those that fail."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from support.own_frames import own_frames
 from support.programs.idle import assert_idle
 from support.programs.launching import launch, wait_gone
 from support.promise import BOUND_S, PATIENCE_S, check
-from support.runs.tiers import deep, pairwise
+from support.runs.tiers import deep, deep_but, each_with_first, pairwise
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +43,16 @@ def test_the_status_of_the_first_that_failed(script, code, status, how):
 
 
 LEFT = {
+    "returns": ("sys.exit()", 7, "exited with status 7; rank 1 had ended while it was waited for"),
     "raises": ("raise ValueError", 1, "rank 1 exited with status 1"),
     "exits": ("sys.exit(5)", 5, "rank 1 exited with status 5"),
     "is killed": ("os.kill(os.getpid(), 9)", 137, "rank 1 killed by signal 9 (SIGKILL)"),
-    "returns": ("sys.exit()", 7, "exited with status 7; rank 1 had ended while it was waited for"),
 }
 
 
-@pytest.mark.parametrize("transport", ["any", "tcp"])
-@pytest.mark.parametrize("how", LEFT)
+@pytest.mark.parametrize(
+    ("how", "transport"), each_with_first({"how": list(LEFT), "transport": ["any", "tcp"]})
+)
 def test_the_others_handle_the_failure_of_a_rank(script, how, transport):
     code, status, text = LEFT[how]
     path = script(
@@ -227,39 +228,29 @@ def test_a_signal_ends_all_ranks(running, script, number, status):
 
 HANDLERS = """
 import signal, phalanx as px
-numbers = [signal.Signals(number) for number in {numbers}]
-def handle(number, frame):
-    if numbers: print("got", signal.Signals(number).name, flush=True)
-    numbers.clear()
-for number in numbers: signal.signal(number, handle)
+def handle(number, frame): print("got", signal.Signals(number).name, flush=True)
+for number in {numbers}: signal.signal(number, handle)
 px.init()
 print("ready", flush=True)
 while True: signal.pause()
 """
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGALRM,
-        pytest.param(signal.SIGURG, marks=deep),
-        pytest.param(signal.SIGXCPU, marks=deep),
-        signal.SIGCONT,
-        signal.SIGWINCH,
-    ],
-)
-def test_a_user_signal_reaches_the_ranks_and_ends_nothing(running, script, number):
-    launcher = running("-n", "3", script(HANDLERS.format(numbers=[int(number)])))
+def test_user_signals_reach_the_ranks_and_end_nothing(running, script):
+    names = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGURG", "SIGXCPU", "SIGCONT", "SIGWINCH")
+    numbers = [signal.Signals[name] for name in names]
+    launcher = running("-n", "3", script(HANDLERS.format(numbers=list(map(int, numbers)))))
     launcher.wait_lines(*READY)
-    launcher.popen.send_signal(number)
-    launcher.wait_lines(*(f"[{rank}] got {number.name}" for rank in range(3)))
+    for number in numbers:
+        launcher.popen.send_signal(number)
+        launcher.wait_lines(*(f"[{rank}] got {number.name}" for rank in range(3)))
     launcher.popen.send_signal(signal.SIGINT)
     assert launcher.end()[0] == 130
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", deep_but([signal.SIGHUP], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+)
 def test_a_signal_that_ends_a_launch_reaches_the_ranks_as_itself(running, script, number):
     numbers = [int(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     launcher = running("-n", "3", "--grace", "0.3", script(HANDLERS.format(numbers=numbers)))

@@ -166,10 +166,11 @@ def test_every_cell_on_the_ranks(kernel):
     assert kernel.complete("parr")["matches"] == []
 
 
+@pytest.mark.parametrize("channel", ["shell", "control"])
 @pytest.mark.parametrize(
     "busy", ["while not os.path.exists(way): pass", "if rank: wait()\npx.all_sum(1)"]
 )
-def test_while_a_cell_runs(kernel, busy, tmp_path):
+def test_while_a_cell_runs(kernel, busy, channel, tmp_path):
     way = tmp_path / "on"
     kernel.run(f"""%%distributed
 import os, time
@@ -177,17 +178,42 @@ way = {str(way)!r}
 def wait():
     while not os.path.exists(way):
         time.sleep(0.01)""")
+    kernel.take(0.1)
+    first = len(kernel.states)
     running = kernel.submit(f"%%distributed\nprint('begun')\n{busy}")
     try:
         running.until(lambda so_far: "begun" in so_far.stdout)
-        # On the notebook's control channel: its shell channel is busy with the cell.
-        reply = kernel.complete("%%distributed\nparrot.", channel="control")
+        reply = kernel.complete("%%distributed\nparrot.", channel=channel)
         assert reply["matches"] == ["nail", "plumage"]
-        assert kernel.inspect("%%distributed\nparrot", channel="control")["found"]
+        assert kernel.inspect("%%distributed\nparrot", channel=channel)["found"]
+        assert kernel.complete("notebook_o", channel=channel)["matches"] == ["notebook_only"]
+        if channel == "shell":  # each request is done, and the cell is not
+            shown = ["busy", *3 * ["idle", "busy"]]
+            wait_until(lambda: kernel.take(0.1) and kernel.states[first:] == shown, "it is so")
         assert not running.is_done
     finally:
         way.touch()
     assert running.result().status == "ok"
+    assert kernel.states[-1] == "idle"
+
+
+def test_a_request_that_outlives_the_cell_is_answered_once(kernel, tmp_path):
+    way = tmp_path / "on"
+    running = kernel.submit(f"""%%distributed
+import os, time
+class Slow:
+    def __dir__(self):
+        open({str(way)!r}, "w")
+        time.sleep(0.3)
+        return ["slowly"]
+slow = Slow()
+print("begun")
+while not os.path.exists({str(way)!r}): pass""")
+    running.until(lambda so_far: "begun" in so_far.stdout)
+    assert kernel.complete("%%distributed\nslow.")["matches"] == ["slowly"]
+    assert running.result().status == "ok"
+    assert kernel.run("print(6 * 7)").stdout == "42\n"
+    assert kernel.states[-1] == "idle"
 
 
 ACTIONS = subcommands(line_parser())

@@ -6,8 +6,8 @@
 #include <set>
 #include <thread>
 
-#include "reference.hpp"
-#include "world.hpp"
+#include "support/reference.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "world.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

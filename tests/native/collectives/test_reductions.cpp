@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "reference.hpp"
+#include "support/reference.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "world.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

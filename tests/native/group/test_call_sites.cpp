@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/call_site.hpp"
-#include "messages.hpp"
+#include "support/messages.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

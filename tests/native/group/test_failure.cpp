@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "collectives/kernels/reduce.hpp"
-#include "reference.hpp"
-#include "world.hpp"
+#include "support/reference.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

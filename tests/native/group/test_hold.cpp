@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/cpu.hpp"
-#include "messages.hpp"
+#include "support/messages.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

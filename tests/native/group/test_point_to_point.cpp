@@ -8,7 +8,7 @@
 #include <latch>
 #include <thread>
 
-#include "messages.hpp"
+#include "support/messages.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

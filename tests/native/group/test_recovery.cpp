@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "collectives/on_host/shared_memory_team.hpp"
-#include "world.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "messages.hpp"
+#include "support/messages.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

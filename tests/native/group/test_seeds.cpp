@@ -1,4 +1,4 @@
-// Every seed of the engine's fuzz target (tests/fuzz/target_engine.cpp), without a fuzzer.
+// Every seed of the engine's fuzz target (tests/fuzz/targets/engine.cpp), without a fuzzer.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "world.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

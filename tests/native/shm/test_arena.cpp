@@ -11,7 +11,7 @@
 
 #include "os/descriptors.hpp"
 #include "shm/arena.hpp"
-#include "world.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using phalanx::test::kSmallRegion;

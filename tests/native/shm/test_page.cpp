@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "group/operation_context.hpp"
-#include "promise.hpp"
 #include "shm/control_page.hpp"
+#include "support/promise.hpp"
 
 using namespace phalanx;
 

@@ -8,7 +8,7 @@
 
 #include "os/descriptors.hpp"
 #include "shm/trace_ring.hpp"
-#include "world.hpp"
+#include "support/world.hpp"
 
 using namespace phalanx;
 using namespace phalanx::test;

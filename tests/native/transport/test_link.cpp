@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "memory_link.hpp"
 #include "os/memory_map.hpp"
+#include "support/memory_link.hpp"
 #include "transport/cache_distance.hpp"
 #include "transport/shm_link.hpp"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "collectives/between_hosts/node_exchange.hpp"
-#include "memory_link.hpp"
-#include "promise.hpp"
+#include "support/memory_link.hpp"
+#include "support/promise.hpp"
 
 using namespace phalanx;
 

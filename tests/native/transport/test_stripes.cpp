@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "memory_link.hpp"
+#include "support/memory_link.hpp"
 
 using namespace phalanx;
 

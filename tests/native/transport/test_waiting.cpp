@@ -13,7 +13,7 @@
 
 #include "collectives/between_hosts/node_exchange.hpp"
 #include "collectives/kernels/checksum.hpp"
-#include "promise.hpp"
+#include "support/promise.hpp"
 
 using namespace phalanx;
 using namespace std::chrono_literals;

@@ -23,8 +23,6 @@ from phalanx.protocol.host import (
     HostPing,
     HostPong,
     HostReport,
-    HostSample,
-    HostSamples,
     HostUp,
     OutputDone,
     RankFrozen,
@@ -53,7 +51,6 @@ BAD = [
     FromRankEnvelope(1, EngineReady()),
     RankGone(1, 0, "exited", ""),
     RankFrozen(1, "frozen"),
-    HostSamples((HostSample(1, 9, 0, 0, 0, 0, {}, (), 0, b""),)),
 ]
 
 

@@ -10,21 +10,19 @@ import pytest
 from support.ranks.loops import run_jumping
 
 from phalanx.protocol import Activity, GroupProgress
-from phalanx.protocol.host import HostSamples, said_of
-from phalanx.supervisor.hosts.samples import RankReader
+from phalanx.protocol.host import HostSamples
+from phalanx.supervisor.hosts.samples import SampleReader
 from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.root.cells import KEPT_NS, CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
 
 
 def _samplers(sent):
+    hosts = SimpleNamespace(every=(), activity=lambda _: Activity(1, {}))
+    world = WorldState(1)
+    world.ranks.mark_ready(0)
     return Samplers(
-        WorldState(1),
-        CellTimeline(),
-        (),
-        activity=lambda _: Activity(1, {}),
-        is_ready=lambda _: True,
-        send=lambda who, samples: sent.append((who, samples.number)),
+        world, CellTimeline(), hosts, lambda who, samples: sent.append((who, samples.number))
     )
 
 
@@ -87,13 +85,13 @@ class _Memory:
 
 def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
     memory, pids = _Memory(), [7]
-    reader = RankReader(
+    reader = SampleReader(
         SimpleNamespace(ranks=(0,), memory=memory, report=lambda _: SimpleNamespace(pid=pids[0]))
     )
 
     def n_read():
         before = memory.n_read
-        assert len(reader.read()) == 1
+        assert len(reader.read().ranks) == 1
         return memory.n_read - before
 
     assert [n_read() for _ in range(3)] == [1, 0, 0]
@@ -113,11 +111,10 @@ def test_whatever_a_record_says_the_root_takes_what_a_host_tells(is_open, entere
     # A number and whether it is open, place, bytes, group, entered, arrived, ended, what.
     memory.packed = struct.pack("<8Q", is_open, 1, 4, 0, entered, arrived, 0, 1)
     memory.counters = lambda _: (1, 0, (1 << 62) - 1, (1 << 62) - 1, {})
-    reader = RankReader(
+    reader = SampleReader(
         SimpleNamespace(ranks=(0,), memory=memory, report=lambda _: SimpleNamespace(pid=7))
     )
-    (its,) = reader.read()
-    told = msgspec.msgpack.encode(HostSamples((said_of(its),)))
+    told = msgspec.msgpack.encode(reader.read())
     assert len(msgspec.msgpack.decode(told, type=HostSamples).ranks[0].spans) == 1
 
 

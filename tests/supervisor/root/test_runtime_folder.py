@@ -21,6 +21,7 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import WorkspaceRecord, pack_frame
 from phalanx.supervisor import boot, find_root, list_records
 from phalanx.supervisor.runtime_dir import claim_name
+from phalanx.workspace.connection.connect import attach_root, free_workspaces, list_workspaces
 
 NOBODY = 65534
 
@@ -159,9 +160,17 @@ def test_names_that_no_workspace_has(name):
 
 
 @pytest.mark.parametrize("word", [b"\x03\0\0\0abc", b"\x01\0\0\0\x80"])
-def test_a_root_of_another_form_is_named(folder, word):
-    with Root(word=word), pytest.raises(DistributedError, match="another version's workspace"):
-        find_root("a")
+def test_a_root_of_another_form_is_listed_among_others(folder, word):
+    with Root(word=word), Root("b"):
+        assert [(its.name, its.version) for its in list_records()] == [
+            ("a", ""),
+            ("b", phalanx.__version__),
+        ]
+        states = {its.name: its.state for its in list_workspaces()}
+        assert states == {"a": "of another version of phalanx", "b": "free"}
+        assert free_workspaces() == ("b",)
+        with pytest.raises(DistributedError, match="started by phalanx of another version, this"):
+            attach_root("a", is_taking=False)
 
 
 def test_a_root_that_does_not_answer_is_listed(folder, monkeypatch):

@@ -186,12 +186,23 @@ class KernelDriver:
 
     open: ClassVar[weakref.WeakSet[KernelDriver]] = weakref.WeakSet()
 
-    def __init__(self, *, cwd: str | os.PathLike[str] | None = None, **env: str) -> None:
+    def __init__(
+        self,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        command: list[str] | None = None,
+        interrupt_mode: str = "signal",
+        **env: str,
+    ) -> None:
         self.models: dict[str, dict[str, Any]] = {}  # states of widgets by comm
         self.echoes: list[tuple[str, dict[str, Any]]] = []  # updates with what they answer
         self.said: list[tuple[str, dict[str, Any]]] = []  # on comms that are no widgets
         self.debug_events: list[dict[str, Any]] = []
+        self.states: list[str] = []  # of the kernel, as a page shows them
         self._manager = KernelManager(kernel_name="python3")
+        if command is not None:  # another kernel than that of this environment
+            self._manager.kernel_spec.argv = command
+            self._manager.kernel_spec.interrupt_mode = interrupt_mode
         self._manager.start_kernel(
             cwd=None if cwd is None else os.fspath(cwd), env={**os.environ, **env}
         )
@@ -290,8 +301,11 @@ class KernelDriver:
         while (left := deadline - time.monotonic()) > 0:
             if asked.socket.poll(left * 1000):
                 reply = asked.get_msg(timeout=0)
-                if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                sender = reply["parent_header"].get("msg_id")
+                if sender == message["header"]["msg_id"]:
                     return dict(reply["content"])
+                if (cell := self.cells.get(sender)) is not None:  # it ended meanwhile
+                    cell.take(channel, reply["msg_type"], reply["content"])
         msg = f"no answer to a {kind} within {timeout} s"
         raise TimeoutError(msg)
 
@@ -323,16 +337,18 @@ class KernelDriver:
         for channel, message in self.messages(seconds):
             n_taken += 1
             sender = message["parent_header"].get("msg_id")
-            self._take_comm(message["msg_type"], message["content"], sender)
+            self._take_state(message["msg_type"], message["content"], sender)
             if (cell := self.cells.get(sender) or self.ended.get(sender)) is not None:
                 cell.take(channel, message["msg_type"], message["content"])
                 if cell.is_done:
                     self.cells.pop(sender, None)
         return n_taken
 
-    def _take_comm(self, kind: str, content: dict[str, Any], sender: str) -> None:
-        """Keep the states of widgets, as a page does."""
-        if kind == "comm_open":
+    def _take_state(self, kind: str, content: dict[str, Any], sender: str) -> None:
+        """Keep the states of widgets and of the kernel, as a page does."""
+        if kind == "status":
+            self.states.append(content["execution_state"])
+        elif kind == "comm_open":
             self.models[content["comm_id"]] = dict(content["data"].get("state", {}))
         elif kind == "comm_close":
             self.models.pop(content["comm_id"], None)

@@ -65,7 +65,7 @@ class Sweep:
 
 
 class Workspace:
-    name, size, sweeps, is_running = "w", 4, (), True
+    name, size, sweeps, is_running, was_left = "w", 4, (), True, True
 
     def __init__(self):
         self.made = []
@@ -144,7 +144,7 @@ def test_points_appear_as_they_are_measured(widget, ws):
     assert seen["state"] == "done"
     assert seen["fit"]["alpha_us"] == pytest.approx(3)
     assert seen["fit"]["factor"] == 1.5
-    assert seen["limits"] == [{"name": "memory copy", "gbs": 25.0}]
+    assert [(its["name"], its["gbs"]) for its in seen["limits"]] == [("memory copy", 25.0)]
     assert "80 timed calls, no wrong element" in seen["words"]
     assert ask(widget, "csv").count("\n") == 5
     assert json.loads(ask(widget, "json"))["state"] == "done"
@@ -232,7 +232,7 @@ def test_ranks_that_are_gone_and_come_back(widget, ws):
 
 
 GUARDED = {
-    "_sweep", "_workspace", "_runs", "_asked", "_error", "_first_reason", "_waits_for_ranks", "_sent_s",
+    "_sweep", "_workspace", "_runs", "_form", "_error", "_why_gone", "_waits_for_ranks", "_sent_s",
 }  # fmt: skip
 
 
@@ -242,7 +242,7 @@ class WatchedBandwidth(Bandwidth):
     changed_without_lock: set[str] | None = None
 
     def __setattr__(self, name, value):
-        if self.changed_without_lock is not None and name in GUARDED and not self._lock.locked():
+        if self.changed_without_lock is not None and name in GUARDED and not self._looking.locked():
             self.changed_without_lock.add(name)
         super().__setattr__(name, value)
 

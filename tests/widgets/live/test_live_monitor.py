@@ -331,18 +331,18 @@ def test_a_silent_supervisor_blocks_no_answer_and_no_other_workspace(shared, mon
         may_answer.clear()
     monkeypatch.undo()
     # What comes for a workspace that is not shown any more is dropped.
-    lanes, rates = shared._lanes, topology._rates
-    monkeypatch.setattr(shared, "_show_view", lambda _: pytest.fail("of another workspace"))
-    monkeypatch.setattr(topology, "_show_polled", lambda _: pytest.fail("of another workspace"))
+    for widget in (shared, topology):
+        ours, other = widget.workspace, SimpleNamespace()
+        monkeypatch.setattr(widget, "_show", lambda _: pytest.fail("of another workspace"))
 
-    def change(_number):
-        shared._lanes, topology._rates = MonitorFrameBuilder(lambda _: 0, lambda *_: ""), Rates()
-        return SampleView(())
+        def change(_number, widget=widget, other=other):
+            widget._workspace = other
+            return SampleView(())
 
-    monkeypatch.setattr(shared.workspace, "samples", change)
-    shared.tick()
-    topology.tick()
-    shared._lanes, topology._rates = lanes, rates
+        monkeypatch.setattr(ours, "samples", change)
+        widget.tick()
+        widget._workspace = ours
+        monkeypatch.undo()
     topology.close()
 
 

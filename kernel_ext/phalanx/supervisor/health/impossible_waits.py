@@ -1,6 +1,6 @@
-"""Find waits that cannot end: for a rank that joins no operation any more.
+"""Find waits that cannot end.
 
-Pure: callers pass in the ranks' activities and the time. Ranks that wait for each other are found by `deadlock`.
+They are for a rank that joins no operation any more. Pure: callers pass in the ranks' activities and the time. Ranks that wait for each other are found by `deadlock`.
 """
 
 from __future__ import annotations

@@ -69,7 +69,6 @@ from ..tasks import TaskSet
 from .addresses import PathDiagnosis, reach
 from .host_set import versions_here
 from .local_host import LocalHost
-from .samples import SampleAnswers
 from .session import RootConnection
 
 log = logging.getLogger(__name__)
@@ -163,9 +162,6 @@ class HostAgent:
         )
         self._reports = RankReporter(self._host)
         self._say = root.send
-        self._samples = SampleAnswers(
-            self._host, lambda: self._report(*self._host.ranks), self._say
-        )
         self._silence = SilenceTimer(boot.world.heartbeat_timeout_s, self._loop.time())
         self._way: PathDiagnosis | None = None  # path to the root, while the root is silent
         self._asking: asyncio.Task[None] | None = None  # running ``_way.ask``
@@ -228,8 +224,6 @@ class HostAgent:
                 self.end()
             case ReconnectAck():
                 pass
-            case SampleRanks():
-                self._tasks.spawn(self._samples.answer())
             case AskHost():
                 self._tasks.spawn(self._answer(message))
             case ToRankEnvelope(message=Welcome() as welcome):
@@ -246,6 +240,8 @@ class HostAgent:
         answer = await self._host.answer(asked.request)
         if isinstance(asked.request, Refresh):
             self._report(*self._host.ranks, with_memory=True)
+        elif isinstance(asked.request, SampleRanks):  # the wait-for graph is as new as the sample
+            self._report(*self._host.ranks)
         elif isinstance(asked.request, Look):
             self._report(asked.request.rank)
         self._say(HostAnswered(asked.id, answer))

@@ -323,8 +323,11 @@ class HostConnection:
         """
         self._server.send(self._key, message)
 
-    async def ask(self, request: HostRequest, timeout_s: float) -> HostAnswer | None:
-        """Send a request and wait for its answer; None after ``timeout_s``."""
+    async def ask(self, request: HostRequest, timeout_s: float | None) -> HostAnswer | None:
+        """Send a request and wait for its answer; None after ``timeout_s``.
+
+        If ``timeout_s`` is None, the wait lasts until the host answers or is lost.
+        """
         if not self.is_up:
             return None
         number = next(self._ids)

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from ..launchers.slurm_job import SlurmJobs
     from ..root.root import Root
     from .remote_host import RemoteHost
-    from .samples import RemoteSampler
     from .session import HostServer
 
 _LIBRARIES = ("numpy", "torch", "mlx")  # of these, versions that differ are named
@@ -188,9 +187,9 @@ class HostSet:
         return self.layout.hosts[rank] in self._remote
 
     @property
-    def far_samples(self) -> tuple[RemoteSampler, ...]:
-        """Return the samplers of the remote hosts."""
-        return tuple(host.samples for host in self._remote.values())
+    def every(self) -> tuple[LocalHost | RemoteHost, ...]:
+        """Return all hosts, in the order of the plan."""
+        return tuple(self._hosts)
 
     def is_up(self, rank: int) -> bool:
         """Whether the host of a rank is there to start commands."""

@@ -55,6 +55,7 @@ from phalanx.protocol.host import (
     Refreshed,
     ReleaseOutput,
     RunCommand,
+    SampleRanks,
     Shown,
     SignalRank,
     Spawn,
@@ -77,6 +78,7 @@ from ..processes.sweeper import Sweeper
 from ..processes.system import THREADS_VARIABLE, threads_each, usable_cores
 from .commands import HostCommands
 from .local_rank import LocalRank, RankProcess, create_shown, read_shown
+from .samples import SampleReader
 from .shared_memory import HostMemory
 
 # Between SIGTERM and SIGKILL where nobody waits for the ranks: their root or client is gone. Else the
@@ -136,6 +138,7 @@ class LocalHost:
         self._ranks = {
             rank: LocalRank(rank, slot, self.memory) for slot, rank in enumerate(self.ranks)
         }
+        self._samples = SampleReader(self)
         self._say = say
         self._cwd = cwd
         self._env = env
@@ -217,8 +220,14 @@ class LocalHost:
                 return await self._loop.run_in_executor(None, read_shown, *its)
             case GetTraces():  # about 50 us per rank
                 return Traces(tuple(self.memory.trace(slot) for slot in range(len(self.ranks))))
+            case SampleRanks():
+                return self._samples.read()
             case _:
                 return Refreshed()
+
+    def clock(self) -> tuple[int, int]:
+        """Return the offset of this machine's clock, and its uncertainty."""
+        return 0, 0
 
     def _complete(self, message: ToRank) -> ToRank:
         """Fill in a welcome's host fields: inherited descriptors and listening addresses."""

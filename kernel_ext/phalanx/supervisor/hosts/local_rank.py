@@ -1,4 +1,4 @@
-"""Keep the process, the channel, the values and the output file of one rank.
+"""Keep one rank's process, channel, values and output file.
 
 `phalanx.rank.OutputRecord` writes the output file in the rank.
 """

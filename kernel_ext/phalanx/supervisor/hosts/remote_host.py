@@ -45,6 +45,7 @@ from phalanx.protocol.host import (
     Refresh,
     ReleaseOutput,
     RunCommand,
+    SampleRanks,
     Spawn,
     ToHost,
     ToRankEnvelope,
@@ -55,7 +56,7 @@ from phalanx.protocol.host import (
 from ..launchers.remote_command import HostStart, HostUnreachable
 from ..processes.streams import OutputWindow
 from .connection import HostConnection
-from .samples import RemoteSampler
+from .samples import in_root_time, is_sound
 
 if TYPE_CHECKING:
     from .host_set import HostSet
@@ -76,7 +77,7 @@ def first_report(rank: int) -> RankReport:
 
 def named_in(message: FromHost) -> Sequence[int]:
     """Return the ranks that a host's message is about."""
-    if isinstance(message, HostReport | HostSamples):
+    if isinstance(message, HostReport):
         return [its.rank for its in message.ranks]
     if isinstance(message, FromRankEnvelope | RankGone | RankFrozen | FromCommand):
         return [message.rank]
@@ -114,7 +115,7 @@ class RemoteHost:
         self.root_address = ""  # address at which the host has reached the root
         self.free_port = 0
         self.versions = Versions()
-        self.samples = RemoteSampler(self.ranks, options.world.size, lambda: self._connection)
+        self._size = options.world.size
 
     def report(self, rank: int) -> RankReport:
         """Return the newest report on a rank."""
@@ -179,11 +180,32 @@ class RemoteHost:
             limit_s = request.timeout_s + 1
         elif isinstance(request, Refresh):
             limit_s = REFRESH_S
+        elif isinstance(request, SampleRanks):
+            return await self._sample(request)
         if self._connection is None:
             return None
         if isinstance(request, GetTraces) and self._connection.is_up:
             self._connection.measure()
         return await self._connection.ask(request, limit_s)
+
+    def clock(self) -> tuple[int, int] | None:
+        """Return `offset`; None if the host is down or its clock unknown."""
+        return None if self._connection is None else self._connection.clock()
+
+    async def _sample(self, request: SampleRanks) -> HostSamples | None:
+        """Return samples in the root's time; None without the host."""
+        connection = self._connection
+        if connection is None or connection.clock() is None:
+            return None
+        # Without a time limit: a host sends each operation once, so no answer may be dropped.
+        answer = await connection.ask(request, None)
+        clock = connection.clock()
+        if not isinstance(answer, HostSamples) or clock is None:
+            return None
+        if not is_sound(answer, self.ranks, self._size):
+            connection.refuse("it has sent samples that its root cannot understand")
+            return None
+        return HostSamples(tuple(in_root_time(its, clock[0]) for its in answer.ranks))
 
     async def boot(self) -> None:
         """Start the host's supervisor, before any rank.
@@ -253,7 +275,6 @@ class RemoteHost:
         if self._connection is not None:
             self._lost_connections.append(self._connection)
         self._aborted = None
-        self.samples.lose()
         for rank in self.ranks:  # those that have ended are known to have
             self._hosts.hear(RankGone(rank, _KILLED, f"lost its host: {reason}", ""))
 
@@ -277,8 +298,6 @@ class RemoteHost:
                 self._aborted = message.aborted
         elif isinstance(message, CommandOutput) and not self._window.take(message):
             problem = "it has sent more output than it may before that is written out"
-        elif isinstance(message, HostSamples):
-            problem = self.samples.come(message)
         else:
             if isinstance(message, CommandRuns):
                 its = self._reports[message.rank]

@@ -1,4 +1,7 @@
-"""Decide when a cell may begin, and record which ranks ran it, when, and with which result."""
+"""Decide when a cell may begin, and record how it went.
+
+The record: which ranks ran it, when, and with which result.
+"""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ and stack dumps into text. `Samplers` samples all ranks while a client watches.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,27 +16,25 @@ import msgspec
 from phalanx.distributed import ClockInfo, Lateness, StragglerReport
 from phalanx.protocol import (
     SHOWS_ERROR,
-    Activity,
     RankSample,
     RankStack,
     Samples,
-    Span,
     Waiting,
     name_ranks,
 )
-from phalanx.protocol.host import WatchRanks
+from phalanx.protocol.host import HostAnswer, HostSamples, SampleRanks, WatchRanks
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
 from ..health.impossible_waits import WORLD, ImpossibleWait, ImpossibleWaitSearch
 from ..health.slow_operations import LongWait, SlowOperationDetector, waits_now
 from ..health.stacks import parse_dump, place_of
 from ..hosts.host_set import HostSet
-from ..hosts.samples import RankReader
 from ..membership import WorldState
 from ..tasks import LogOnceOnError
 
 if TYPE_CHECKING:
-    from ..hosts.samples import RemoteSampler
+    from ..hosts.local_host import LocalHost
+    from ..hosts.remote_host import RemoteHost
     from .cells import CellTimeline
     from .clients import Client
 
@@ -293,20 +290,14 @@ class RankInspector:
 
 
 class Samplers:
-    """Send samples to the clients that watch.
+    """Send samples of all ranks to the clients that watch.
 
     `run` is the sampling task; it runs while at least one client watches.
 
     Parameters
     ----------
-    readers : sequence of RankReader
-        Readers of the hosts that share pages with this process.
-    far : sequence of RemoteSampler
-        Samplers of the other hosts.
-    activity : callable
-        Returns the current operation of a rank.
-    is_ready : callable
-        Whether a rank has started.
+    hosts : HostSet
+        The hosts to ask for samples.
     send : callable
         Sends samples to a client.
     """
@@ -315,27 +306,21 @@ class Samplers:
         self,
         world: WorldState,
         cells: CellTimeline,
-        readers: Sequence[RankReader],
-        *,
-        far: Sequence[RemoteSampler] = (),
-        activity: Callable[[int], Activity],
-        is_ready: Callable[[int], bool],
+        hosts: HostSet,
         send: Callable[[Client, Samples], None],
     ) -> None:
         self._world = world
         self._cells = cells
-        self._readers = tuple(readers)
-        self._far = tuple(far)
-        self._far_up: list[bool] = []
-        self._activity = activity
-        self._is_ready = is_ready
+        self._hosts = hosts
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._until_s: dict[Client, float] = {}  # client -> when its lease ends
+        self._asked: dict[LocalHost | RemoteHost, asyncio.Task[HostAnswer | None]] = {}
+        self._seen: dict[int, RankSample] = {}  # the newest of each rank
         self._lateness = Lateness()
+        self._up: list[bool] | None = None
         self._number = 0
         self._is_running = False
-        self._is_first = False  # the next sample is the first since a client watches again
 
     def watch(self, client: Client, seconds: float) -> bool:
         """Start, renew or end a client's lease; True: `run` must be started."""
@@ -349,103 +334,112 @@ class Samplers:
     async def run(self) -> None:
         """Sample until no client watches any more."""
         errors = LogOnceOnError("a sample of the ranks")
-        # Entries overwritten while no client watched do not count as missed.
-        self._is_first = True
-        for far in self._far:
-            far.begin()
         try:
             while self._watching():
-                await self._ask_far()
                 begun_s = self._loop.time()
+                await self._ask()
                 with errors.look():
                     samples = self.take()
                     for client in self._until_s:
                         self._send(client, samples)
-                # A slow sample (of very many ranks) must not take all of this process's time.
+                # A slow sample (of very many ranks) must not take all of a supervisor's time.
                 took_s = self._loop.time() - begun_s
                 await asyncio.sleep(max(INTERVAL_S - took_s, 4 * took_s))
         finally:
             self._is_running = False
+            for asked in self._asked.values():
+                asked.cancel()
+            self._asked.clear()
 
     def _watching(self) -> bool:
         now_s = self._loop.time()
         self._until_s = {who: until_s for who, until_s in self._until_s.items() if until_s > now_s}
         return bool(self._until_s)
 
-    async def _ask_far(self) -> None:
-        """Ask other hosts for samples, and wait up to `FAR_S` for answers."""
-        asked = [far for far in self._far if far.ask()]
-        if asked:
-            answers = asyncio.gather(*(far.answered.wait() for far in asked))
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(answers, FAR_S)
+    async def _ask(self) -> None:
+        """Ask each host that has answered before, and wait up to `FAR_S`."""
+        new = {
+            host: self._loop.create_task(host.answer(SampleRanks()))
+            for host in self._hosts.every
+            if host not in self._asked
+        }
+        self._asked.update(new)
+        if new:
+            await asyncio.wait(new.values(), timeout=FAR_S)
 
     def take(self) -> Samples:
-        """Take one sample of all ranks, with other hosts' latest answers."""
+        """Take the answers that have come as one sample of all ranks."""
         self._number += 1
         now_ns = time.monotonic_ns()
-        seen = {its.rank: its for reader in self._readers for its in reader.read()}
-        if self._is_first:
-            self._is_first = False
-            seen = {rank: msgspec.structs.replace(its, missed=0) for rank, its in seen.items()}
-        for far in self._far:
-            seen.update(far.take())
-        entries = {rank: its.entries for rank, its in seen.items()}
-        compared = self._compare(entries, now_ns)
-        every = (seen.get(rank) or _unseen(rank) for rank in range(self._world.size))
+        clocks = {host: host.clock() for host in self._hosts.every}
+        up = {rank for host, clock in clocks.items() if clock is not None for rank in host.ranks}
+        seen = {rank: _again(its, rank in up) for rank, its in self._seen.items()}
+        for host in [host for host, asked in self._asked.items() if asked.done()]:
+            answer = self._asked.pop(host).result()
+            if isinstance(answer, HostSamples):
+                seen.update((its.rank, its) for its in answer.ranks)
+        self._seen = seen
+        compared = self._compare(clocks, now_ns)
         return Samples(
             number=self._number,
             now_ns=now_ns,
             time=time.time(),
             epoch=self._world.epoch,
-            ranks=tuple(self._with_state(its) for its in every),
+            ranks=tuple(self._with_state(rank) for rank in range(self._world.size)),
             cells=self._cells.recent(),
             compared=compared.n_compared,
             late=compared.late,
-            waits=self._waits({rank: its.spans for rank, its in seen.items()}, now_ns),
+            waits=self._waits(now_ns),
             unsure=compared.n_unsure,
             unsure_ns=compared.unsure_ns,
         )
 
-    def _compare(self, entries: Mapping[int, bytes], now_ns: int) -> StragglerReport:
-        if not self._far:
-            return self._lateness.take(entries, now_ns)
-        up = [far.is_up for far in self._far]
-        if up != self._far_up:  # the last operations of a host's ranks are unknown once it is gone
+    def _compare(
+        self, clocks: Mapping[LocalHost | RemoteHost, tuple[int, int] | None], now_ns: int
+    ) -> StragglerReport:
+        up = [clock is not None for clock in clocks.values()]
+        if self._up not in (None, up):  # the last operations of a lost host's ranks are unknown
             self._lateness.restart(now_ns)
-            self._far_up = up
-        clocks = {
-            rank: ClockInfo(number, far.unsure_ns)
-            for number, far in enumerate(self._far, start=1)
-            for rank in far.ranks
-        }
+        self._up = up
         # Hosts are not read at the same moment: short recorders may have overwritten some entries.
         members = {number: len(ranks) for number, ranks in self._world.splits.items()}
         return self._lateness.take(
-            entries,
+            {rank: its.entries for rank, its in self._seen.items()},
             now_ns,
-            clocks=clocks,
+            clocks={
+                rank: ClockInfo(number, clock[1])
+                for number, (host, clock) in enumerate(clocks.items())
+                if clock is not None
+                for rank in host.ranks
+            },
             members={**members, WORLD: self._world.size},
-            is_whole=not any(far.is_asked for far in self._far),
+            is_whole=not self._asked,
         )
 
-    def _with_state(self, its: RankSample) -> RankSample:
-        world = self._world
-        state = world.state(its.rank) if self._is_ready(its.rank) else "starting"
-        detail = world.dead.get(its.rank) or its.detail
-        return msgspec.structs.replace(its, state=state, detail=detail, entries=b"")
+    def _with_state(self, rank: int) -> RankSample:
+        world, its = self._world, self._seen.get(rank)
+        detail = "" if its is not None else "its host sends no samples yet"
+        return msgspec.structs.replace(
+            its or RankSample(rank, 0, "starting", "", 0, 0, 0, 0),
+            state=world.state(rank) if world.ranks.is_ready(rank) else "starting",
+            detail=world.dead.get(rank) or detail,
+            entries=b"",
+        )
 
-    def _waits(self, spans: Mapping[int, tuple[Span, ...]], now_ns: int) -> tuple[Waiting, ...]:
+    def _waits(self, now_ns: int) -> tuple[Waiting, ...]:
         activities = {
-            rank: self._activity(rank)
+            rank: self._hosts.activity(rank)
             for rank in range(self._world.size)
             if rank not in self._world.dead
         }
-        found = waits_now(activities, epoch=self._world.epoch, splits=self._world.splits)
         waits = []
-        for wait in found:
+        for wait in waits_now(activities, epoch=self._world.epoch, splits=self._world.splits):
             runs = [
-                span for rank in wait.waiting for span in spans.get(rank, ()) if not span.done_ns
+                span
+                for rank in wait.waiting
+                if rank in self._seen
+                for span in self._seen[rank].spans
+                if not span.done_ns
             ]
             own = [span for span in runs if wait.what == f"{span.op} #{span.seq}"]
             since_ns = min((span.begun_ns for span in own or runs), default=now_ns)
@@ -453,5 +447,10 @@ class Samplers:
         return tuple(waits)
 
 
-def _unseen(rank: int) -> RankSample:
-    return RankSample(rank, 0, "starting", "its host sends no samples yet", 0, 0, 0, 0)
+def _again(its: RankSample, is_up: bool) -> RankSample:
+    """Return a rank's last sample, to be sent again.
+
+    Ended spans are reported once, running spans in each sample while the host is up.
+    """
+    spans = tuple(span for span in its.spans if is_up and not span.done_ns)
+    return msgspec.structs.replace(its, spans=spans, missed=0, entries=b"", uses=())

@@ -45,7 +45,7 @@ class RankLosses:
     def mark_lost(
         self, rank: int, reason: str, consequence: str = "", *, will_return: bool = False
     ) -> None:
-        """Free the ranks that wait for a dead rank, and record its death.
+        """Free those that wait for a dead rank; record its death.
 
         The arguments are those of `WorldState.lose`.
         """
@@ -58,7 +58,10 @@ class RankLosses:
             self._host.take(GiveBack(rank))
 
     def free_waiters(self, rank: int, reason: str) -> None:
-        """Free the ranks that wait in this epoch, now or later: ``rank`` never comes."""
+        """Free the ranks that wait in this epoch for ``rank``.
+
+        It never comes: ranks that begin to wait later are freed as well.
+        """
         self._membership.abort(AbortKind.RANK_FAILURE, reason, rank)
 
     def on_frozen(self, rank: int, reason: str, awaited: Collection[int]) -> None:
@@ -77,7 +80,7 @@ class RankLosses:
 
 
 class WorkspaceLosses:
-    """Decide in a workspace what follows from the end of a rank's process.
+    """Decide what follows in a workspace when a rank ends.
 
     Parameters
     ----------
@@ -128,7 +131,7 @@ class WorkspaceLosses:
         self._end()
 
     def _lose(self, rank: int, reason: str, tail: str) -> None:
-        """Free the other ranks, tell the client, and start a successor if it is wanted."""
+        """Free the other ranks, tell the client, start a successor if wanted."""
         will_return, consequence = self._is_auto_restart, ""
         if will_return:
             consequence = self._restarts.deaths.add(rank, asyncio.get_running_loop().time())

@@ -44,7 +44,6 @@ from phalanx.protocol import (
 from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 
 from ..engine.controller import Engines
-from ..hosts.samples import RankReader
 from ..membership import WorldState
 from ..runtime_dir import Claim
 from .cells import CellHistory, CellScheduler
@@ -113,15 +112,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._stalls,
             self._tasks.spawn,
         )
-        self._samplers = Samplers(
-            world,
-            self._history.times,
-            [RankReader(host) for host in self._host.here],
-            far=self._host.far_samples,
-            activity=self._host.activity,
-            is_ready=world.ranks.is_ready,
-            send=self._clients.answer,
-        )
+        self._samplers = Samplers(world, self._history.times, self._host, self._clients.answer)
 
     async def _start(self) -> None:
         addresses = await self._host.reached_at()  # may wait for a name server

@@ -84,8 +84,8 @@ def _problem(record: WorkspaceRecord) -> str:
         return f"the workspace {record.name!r} is being stopped"
     if record.version != phalanx.__version__:
         return (
-            f"the workspace {record.name!r} was started by phalanx {record.version}, this is "
-            f"{phalanx.__version__}: attach with that version, or end it with phalanx stop "
+            f"the workspace {record.name!r} was started by phalanx "
+            f"{record.version or 'of another version'}, this is {phalanx.__version__}: attach with that version, or end it with phalanx stop "
             f"{record.name}"
         )
     return ""
@@ -110,7 +110,8 @@ class WorkspaceInfo:
     """A running workspace.
 
     ``owner_pid`` is the process that uses the workspace, 0 for none. The workspace ends in
-    ``ends_in_s`` seconds unless a process attaches.
+    ``ends_in_s`` seconds unless a process attaches. ``is_foreign``: another version of phalanx
+    started it.
     """
 
     name: str
@@ -121,6 +122,7 @@ class WorkspaceInfo:
     ends_in_s: float | None
     is_stopping: bool
     is_silent: bool = False
+    is_foreign: bool = False
 
     @property
     def state(self) -> str:
@@ -129,6 +131,8 @@ class WorkspaceInfo:
             return "does not answer"
         if self.is_stopping:
             return "is being stopped"
+        if self.is_foreign:
+            return "of another version of phalanx"
         if self.owner_pid:
             return f"used by process {self.owner_pid}"
         if self.ends_in_s is None:
@@ -158,6 +162,7 @@ def _info(record: WorkspaceRecord, now_s: float) -> WorkspaceInfo:
         ends_in_s=None if record.ends_at is None else max(0.0, record.ends_at - now_s),
         is_stopping=record.is_stopping,
         is_silent=record.is_silent,
+        is_foreign=record.version != phalanx.__version__,
     )
 
 
@@ -207,7 +212,7 @@ def stop_workspace(name: str, timeout_s: float = STOP_S) -> tuple[int, str]:
     cut_off = ""
     with root.sock, ctrl_c(lambda: root.signal(signal.SIGTERM)):
         root.signal(signal.SIGTERM)
-        with contextlib.suppress(OSError):  # its end, or silence
+        with contextlib.suppress(OSError, ValueError):  # its end, silence, or another form
             while True:
                 body = read_frame(root.sock)
                 with contextlib.suppress(ValueError):  # another message

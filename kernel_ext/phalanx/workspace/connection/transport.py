@@ -299,6 +299,7 @@ class RootLink:
         self._take = take
         self._on_end = on_end
         self._unsent = bytearray()
+        self._is_finished = False
         thread.call(self._flush)
 
     def send(self, message: msgspec.Struct) -> None:
@@ -320,16 +321,23 @@ class RootLink:
         self._thread.call(put)
 
     def finish(self) -> None:
-        """Send nothing more, from any thread; the root then closes its end."""
+        """End the connection after all that was sent, from any thread.
 
-        def shut() -> None:
-            with suppress(OSError):  # the root has gone
-                self._sock.shutdown(socket.SHUT_WR)
+        The root then closes its end.
+        """
+
+        def finish() -> None:
+            self._is_finished = True
+            self._flush()
 
         try:
-            self._thread.call(shut)
+            self._thread.call(finish)
         except DistributedError:
-            shut()
+            self._shut()
+
+    def _shut(self) -> None:
+        with suppress(OSError):  # the root has gone
+            self._sock.shutdown(socket.SHUT_WR)
 
     def _flush(self) -> None:
         if self._sock.fileno() < 0:  # the root has gone
@@ -341,6 +349,8 @@ class RootLink:
             pass
         except OSError:
             self._unsent.clear()  # the root has gone, as `_on_ready` finds
+        if self._is_finished and not self._unsent:
+            self._shut()
         events = zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0)
         self._thread.watch(self._sock, self._on_ready, events)
 

@@ -1,0 +1,109 @@
+"""Answer Tab and Shift-Tab while the notebook waits for its ranks.
+
+A kernel handles the requests of its shell channel one after the other, and JupyterLab sends
+completions there: without this they would be answered after the cell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_REQUESTS = frozenset({"complete_request", "inspect_request"})
+
+
+class TypingWhileBusy:
+    """Answers completions and inspections on another thread while our magics run.
+
+    The notebook's own thread runs none of the user's code then, so that its names can be read.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._kernel: Any = getattr(shell, "kernel", None)
+        self._channel: Any = getattr(self._kernel, "shell_channel_thread", None)
+        self._one_at_a_time = threading.Lock()  # IPython's completer serves one caller
+        # Held while a state of the kernel is published, and while `_cell` changes.
+        self._publishing = threading.Lock()
+        self._cell: dict[str, Any] | None = None  # the request that our magic serves
+
+    def install(self) -> None:
+        """Take the kernel's requests of the shell channel."""
+        if self._channel is not None:
+            self._on_request(self._take)
+
+    def remove(self) -> None:
+        """Leave the requests to the kernel; idempotent."""
+        if self._channel is not None:
+            self._on_request(self._kernel.shell_channel_thread_main)
+
+    def _on_request(self, take: Any) -> None:
+        self._channel.io_loop.add_callback(self._kernel.shell_stream.on_recv, take, copy=False)
+
+    @contextmanager
+    def during_a_magic(self) -> Iterator[None]:
+        """Answer within the context, which only the notebook's own thread enters."""
+        before = self._cell
+        self._set_cell(None if self._channel is None else self._kernel.get_parent("shell"))
+        try:
+            yield
+        finally:
+            self._set_cell(before)
+
+    def _set_cell(self, cell: dict[str, Any] | None) -> None:
+        with self._publishing:
+            self._cell = cell
+
+    def _take(self, message: Any) -> Any:
+        """Answer a request, or leave it to the kernel.
+
+        Runs on the thread of the shell channel.
+        """
+        if self._cell is not None:
+            session = self._kernel.session
+            idents, frames = session.feed_identities(message, copy=False)
+            try:
+                # Without the content a message may be read twice.
+                request = session.deserialize(frames, content=False, copy=False)
+                request["content"] = session.unpack(request["content"])
+            except (ValueError, TypeError, KeyError):
+                request = {"msg_type": ""}  # the kernel says what is wrong
+            if request["msg_type"] in _REQUESTS:
+                threading.Thread(
+                    target=self._answer,
+                    args=(message, idents, request),
+                    name="phalanx-typing",
+                    daemon=True,
+                ).start()
+                return None
+        return self._kernel.shell_channel_thread_main(message)
+
+    def _answer(self, message: Any, idents: Any, request: dict[str, Any]) -> None:
+        kernel, reply = self._kernel, _Reply()
+        try:
+            with self._one_at_a_time:
+                asyncio.run(kernel.shell_handlers[request["msg_type"]](reply, idents, request))
+        finally:
+            with self._publishing:
+                if self._cell is None or not reply.frames:  # the cell has ended meanwhile
+                    self._channel.io_loop.add_callback(kernel.shell_channel_thread_main, message)
+                else:
+                    send = kernel.shell_stream.send_multipart
+                    self._channel.io_loop.add_callback(send, reply.frames)
+                    # A front end waits for the end of its request, and takes the state for the
+                    # kernel's: the cell runs on.
+                    kernel._publish_status("idle", "shell", request)
+                    kernel._publish_status("busy", "shell", self._cell)
+
+
+class _Reply:
+    """Stands for the stream that a handler of the kernel replies to."""
+
+    def __init__(self) -> None:
+        self.frames: list[Any] = []
+
+    def send_multipart(self, frames: list[Any], **_: Any) -> None:
+        """Keep a reply."""
+        self.frames = frames

@@ -1,0 +1,237 @@
+"""What the supervisor of another host may say to its root: any frames, in any order, at any time.
+
+It has the key that the root gave it, so it is ours; but it may be broken, or in a stranger's hands.
+Whatever it says, it speaks for its own ranks only, the world lives on without it, every question is
+answered, nothing escapes into the loop, no descriptor is left open at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+from unittest import mock
+
+import msgspec
+from fuzz.quiet import quiet
+from fuzz.stage import actors, staged
+from fuzz.supply import Supply
+from fuzz.targets.supervisor import Play, _descriptors, _Failures, encoded, raise_first
+from support.ranks.loops import JumpingLoop
+
+import phalanx
+from phalanx.protocol import (
+    Activity,
+    BootOptions,
+    EngineReady,
+    GetOutput,
+    GetStacks,
+    GetTopology,
+    GetTrace,
+    Hello,
+    HostPlan,
+    Register,
+    RemoteOptions,
+    Samples,
+    WatchSamples,
+    WorldConfig,
+    pack_frame,
+)
+from phalanx.protocol.host import (
+    Evicted,
+    FromCommand,
+    FromHost,
+    FromRankEnvelope,
+    HostPing,
+    HostPong,
+    HostReport,
+    HostUp,
+    RankFrozen,
+    RankGone,
+    RankReport,
+    Spawn,
+    ToHostEnvelope,
+)
+from phalanx.supervisor.hosts import connection
+from phalanx.supervisor.hosts import session as session_module
+from phalanx.supervisor.hosts.session import HostServer, ReliableSession
+from phalanx.supervisor.root.workspace_root import WorkspaceRoot
+
+__all__ = ["one"]
+
+_HERE, _THERE = 0, 1  # ranks
+_OF_RANKS = FromRankEnvelope | RankGone | RankFrozen | FromCommand
+_BOOT = BootOptions(
+    WorldConfig("fuzz", 2), 600.0, "/",
+    hosts=(HostPlan("a", 1, is_local=True), HostPlan("b", 1)),
+    remote=RemoteOptions(launcher="local"),
+)  # fmt: skip
+_MOST_TURNS = 24
+_QUESTIONS = (
+    GetTopology,
+    GetTrace,
+    lambda id_: GetStacks(id_, (0, 1)),
+    lambda id_: GetOutput(id_, 1),
+)
+
+
+class _Process:
+    """What has started the host: it ends when it is killed."""
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+        self.is_over = True  # as soon as it has ended
+
+    async def ended(self) -> str:
+        await self._over.wait()
+        return "its supervisor was killed"
+
+    async def look(self, up: HostUp) -> str:
+        return ""
+
+    def farewell(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self._over.set()
+
+
+class _Door(HostServer):
+    """A server without a socket: messages to the host are kept, and beats are answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+        self._theirs = ReliableSession()
+
+    def open(self, addresses: Any) -> tuple[str, ...]:
+        self.endpoints = ("tcp://127.0.0.1:1",)
+        return tuple(addresses)
+
+    def hear(self, body: bytes) -> None:
+        """Let the newest host send something."""
+        self._hear(list(self._sessions)[-1], b"b", "", [body])
+
+    def says(self, message: Any) -> None:
+        self.hear(self._theirs.encode(message))
+
+    def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
+        if not identity:
+            return
+        envelope = msgspec.msgpack.decode(body, type=ToHostEnvelope)
+        self._theirs.receive(envelope)
+        self.told.append(envelope.message)
+        if isinstance(envelope.message, HostPing):
+            asyncio.get_running_loop().call_soon(self.says, HostPong(envelope.message.number, 1))
+
+
+def _names_others(message: Any) -> bool:
+    if isinstance(message, HostReport):
+        return any(report.rank != _THERE for report in message.ranks)
+    return isinstance(message, _OF_RANKS) and message.rank != _THERE
+
+
+def _own(supply: Supply) -> bytes:
+    """Some message of its own ranks: what comes after the first check."""
+    message = supply.record(FromHost)
+    if isinstance(message, HostReport):
+        ranks = tuple(msgspec.structs.replace(report, rank=_THERE) for report in message.ranks)
+        message = msgspec.structs.replace(message, ranks=ranks)
+    elif _names_others(message):
+        message = msgspec.structs.replace(message, rank=_THERE)
+    return msgspec.msgpack.encode(message)
+
+
+class _Play(Play):
+    def __init__(self) -> None:
+        super().__init__(lambda: WorkspaceRoot(_BOOT))
+        self.door: Any = self.root._host._server
+
+    async def boot(self) -> None:
+        while not self.door._sessions or not self.door.endpoints:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        actors[_HERE].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
+        self.door.says(HostUp(phalanx.__version__, 1, "b", 2, ("127.0.0.1",)))
+        await asyncio.sleep(0.1)
+        assert any(isinstance(said, Spawn) for said in self.door.told)
+        report = RankReport(_THERE, 7, Activity(1, {}), "", 0, 0)
+        self.door.says(HostReport((report,)))
+        self.door.says(FromRankEnvelope(_THERE, Register(1, 1)))
+        self.door.says(FromRankEnvelope(_THERE, EngineReady()))
+        await asyncio.sleep(0.1)
+        assert self.root._is_booted
+
+    async def turn(self, supply: Supply) -> None:
+        self.says(WatchSamples(2.0))
+        if supply.below(4) == 0:
+            self._asked += 1
+            self.says(supply.choice(_QUESTIONS)(self._asked))
+        else:
+            is_own = supply.below(4) > 0
+            body = _own(supply) if is_own else encoded(supply, FromHost)
+            self.door.says(msgspec.Raw(body))
+            try:
+                message = msgspec.msgpack.decode(body, type=FromHost)
+            except (ValueError, RecursionError):
+                message = None
+            if message is None or _names_others(message):
+                assert _THERE in self.root._world.dead
+                assert any(isinstance(said, Evicted) for said in self.door.told)
+        assert _HERE not in self.root._world.dead
+        await asyncio.sleep((0.0, 0.0, 0.3, 3.0)[supply.below(4)])
+
+    def check_samples(self) -> None:
+        """Whatever a host says of its ranks, a client can read what becomes of it."""
+        told = [said for said in self.told if said["type"] == "samples"]
+        assert all(msgspec.convert(said, Samples).ranks for said in told)
+
+
+async def _play(loop: JumpingLoop, supply: Supply) -> None:
+    play = _Play()
+    running = loop.create_task(play.root.run())
+    booting = loop.create_task(play.boot())
+    await asyncio.wait({running, booting}, return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()  # why it has ended
+    await booting
+    play.says(Hello())
+    await asyncio.sleep(0)
+    for _ in range(_MOST_TURNS):
+        if not supply:
+            break
+        await play.turn(supply)
+    await asyncio.sleep(20.0)
+    play.check(loop, running)
+    play.check_samples()
+    play.root._over.set()
+    await running
+    await asyncio.sleep(1.0)  # what was cancelled has gone
+    raise_first(loop.thrown + _Failures.thrown)
+
+
+async def _launch(_wanted: object) -> _Process:
+    return _Process()
+
+
+def one(data: bytes) -> None:
+    """Run one input."""
+    before = _descriptors()
+    _Failures.thrown.clear()
+    loop = JumpingLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        with (
+            staged(),
+            quiet(_Failures(logging.CRITICAL)),
+            mock.patch.object(session_module, "HostServer", _Door),
+            mock.patch.object(connection, "launch_host", _launch),
+        ):
+            loop.run_until_complete(_play(loop, Supply(data)))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(1.0))
+        asyncio.set_event_loop(None)
+        loop.close()
+    assert _descriptors() <= before, "descriptors are left open"
