@@ -19,7 +19,7 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # The values of `--launcher` and their help texts.
 LAUNCHERS = {
     "ssh": "by ssh, one for each host (the default): of --hosts, or of a job that this runs in",
-    "slurm": "by srun, within a job of Slurm's; --nodes N: a job is submitted with sbatch",
+    "slurm": "by srun, within a job of Slurm's; --nodes N: a job is submitted with salloc",
     "mpi": "by mpirun, which uses what it was built for: a job's nodes, or --hosts",
     "local": "a trial: all of them on this machine",
 }

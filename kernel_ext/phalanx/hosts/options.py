@@ -236,7 +236,7 @@ def launcher_lines() -> str:
     Examples
     --------
     >>> print(launcher_lines().splitlines()[2])
-      slurm      by srun, within a job of Slurm's; --nodes N: a job is submitted with sbatch
+      slurm      by srun, within a job of Slurm's; --nodes N: a job is submitted with salloc
     """
     lines = [f"  {name:10} {text}" for name, text in LAUNCHERS.items()]
     return "\n".join(["launchers:", *lines])

@@ -7,10 +7,9 @@ import shutil
 import pytest
 
 from phalanx.cli import main
-from phalanx.cli.doctor import launchers
 from phalanx.cli.doctor.launchers import check_job_hosts, check_launcher
 
-SLURM = {"srun": "echo slurm 24.05.1", "sbatch": "exit 9", "sinfo": "echo all up"}
+SLURM = {"srun": "echo slurm 24.05.1", "salloc": "exit 9", "sinfo": "echo all up"}
 
 
 @pytest.fixture
@@ -21,7 +20,6 @@ def commands(monkeypatch, tmp_path):
     for name in ("sh", "echo", "env"):
         (folder / name).symlink_to(shutil.which(name))
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setenv("PHALANX_JOB_DIR", str(tmp_path / "jobs"))
     for name in ("PBS_NODEFILE", "SLURM_JOB_NODELIST", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -45,7 +43,7 @@ def test_slurm_that_is_well(commands):
         "ok    scheduler  Slurm answers sinfo",
     ]
     assert lines("slurm")[2].startswith("fail  job        this is no Slurm job: start it in salloc")
-    assert lines("slurm", 2)[0] == f"ok    launcher   {folder}/sbatch is Slurm's (slurm 24.05.1)"
+    assert lines("slurm", 2)[0] == f"ok    launcher   {folder}/salloc is Slurm's (slurm 24.05.1)"
 
 
 def test_a_scheduler_that_does_not_answer(commands):
@@ -78,22 +76,6 @@ def test_a_command_that_is_missing(commands):
             "cluster, or load its module"
         )
     ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("nfs4", "ok    shared     "), ("ext4", "note  shared     "), ("", "note  shared     ")],
-)
-def test_the_folder_that_nodes_are_to_see(commands, monkeypatch, tmp_path, kind, said):
-    commands(SLURM)
-    monkeypatch.setattr(launchers, "_file_system", lambda path: kind if path == tmp_path else "?")
-    line = lines("slurm", 2)[-1]
-    assert line.startswith(f"{said}{tmp_path}/jobs is on {kind}")
-    assert ("PHALANX_JOB_DIR=" in line) is (kind != "nfs4")
-
-
-def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount():
-    assert launchers._file_system(launchers.Path("/proc/self")) == "proc"
 
 
 @pytest.mark.parametrize(

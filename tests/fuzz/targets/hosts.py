@@ -89,9 +89,6 @@ class _Process:
     async def look(self, up: HostUp) -> str:
         return ""
 
-    def farewell(self) -> None:
-        pass
-
     def kill(self) -> None:
         self._over.set()
 

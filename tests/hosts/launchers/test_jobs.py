@@ -1,15 +1,10 @@
-"""What is known of schedulers without any: their jobs' environments, Slurm's words and the keys."""
+"""What is known of schedulers without any: their jobs' environments, and command lines."""
 
 from __future__ import annotations
 
 import argparse
-import stat
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from support.waiting import wait_until
 
 from phalanx.hosts import (
     LAUNCHERS,
@@ -24,13 +19,7 @@ from phalanx.hosts import (
 )
 from phalanx.magics.arguments import line_parser, parse
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
-from phalanx.supervisor.launchers.batch import JobStatus, directives, read_status
-from phalanx.supervisor.launchers.remote_command import (
-    SharedKeyDirectory,
-    say_in,
-    take_key,
-)
-from phalanx.supervisor.launchers.scheduler_step import start_words
+from phalanx.supervisor.launchers.select import start_words
 from phalanx.workspace.options import resolve_placement
 
 PBS = "a.site\na.site\nb.site\nb.site\n"
@@ -209,93 +198,3 @@ def test_srun_outside_of_a_job_asks_for_what_the_user_does():
     )
     assert "--overlap" in within
     assert "--time=30" not in within
-
-
-def test_directives():
-    lines = directives(JobOptions(2, "q", "lab", "30", ("-a", "b [c]")))
-    words = ["--partition=q", "--account=lab", "--time=30", "-a 'b [c]'"]
-    assert lines == [f"#SBATCH {word}" for word in words]
-
-
-@pytest.mark.parametrize(
-    ("said", "status"),
-    [
-        ("PENDING|Resources\n", JobStatus("waits", "PENDING: Resources")),
-        ("PENDING|None\n", JobStatus("waits", "PENDING")),
-        ("RUNNING|None\n", JobStatus("runs")),
-        ("COMPLETING|TimeLimit\n", JobStatus("over", "COMPLETING: TimeLimit")),
-        ("", JobStatus("over")),
-    ],
-)
-def test_how_a_job_stands(said, status):
-    assert read_status(said) == status
-
-
-# -- keys -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def keys(tmp_path, monkeypatch):
-    monkeypatch.setenv("PHALANX_JOB_DIR", str(tmp_path / "jobs"))
-    return SharedKeyDirectory([b"one", b"two\n"])
-
-
-def test_keys_are_their_owners_alone_and_are_taken_once(keys):
-    assert stat.S_IMODE(keys.path.stat().st_mode) == 0o700
-    assert stat.S_IMODE(keys.key(1).stat().st_mode) == 0o600
-    assert take_key(keys.key(1)) == b"two\n"
-    assert not keys.key(1).exists()
-    assert take_key(keys.key(1)) == b""
-    keys.remove()
-    keys.remove()
-    assert not keys.path.exists()
-
-
-KEPT = """
-import sys
-from phalanx.supervisor.launchers.remote_command import SharedKeyDirectory
-print(SharedKeyDirectory([b"one"]).guard(), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_keys_go_with_the_killed_process_that_wrote_them(keys):
-    words = [sys.executable, "-c", KEPT]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as popen:
-        folder = Path(popen.stdout.readline().strip())
-        assert (folder / "host-0").exists()
-        popen.kill()
-    wait_until(lambda: not folder.exists(), "the keys have been removed")
-    guarded = SharedKeyDirectory([b"one"]).guard()
-    guarded.remove()
-    guarded.remove()
-    assert not guarded.path.exists()
-
-
-def test_a_key_that_others_may_read_is_refused(keys):
-    keys.key(0).chmod(0o644)
-    with pytest.raises(SystemExit, match="is not its owner's alone"):
-        take_key(keys.key(0))
-
-
-def test_a_link_is_no_key(keys):
-    keys.key(0).rename(keys.path / "elsewhere")
-    keys.key(0).symlink_to(keys.path / "elsewhere")
-    with pytest.raises(OSError):
-        take_key(keys.key(0))
-
-
-def test_the_first_word_on_a_failure_holds(keys):
-    say_in(keys.key(0), "no such folder")
-    say_in(keys.key(0), "killed")
-    assert (keys.said(0), keys.said(1)) == ("no such folder", "")
-    keys.remove()
-    say_in(keys.key(1), "nobody is there any more")
-
-
-def test_the_users_cache_is_where_keys_are(tmp_path, monkeypatch):
-    monkeypatch.delenv("PHALANX_JOB_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = SharedKeyDirectory([])
-    assert found.path.parent == tmp_path / "phalanx" / "jobs"
-    assert list(found.path.iterdir()) == []

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from support.hosts.hosts_bed import check_nothing_left, own_bed
-from support.hosts.job_world import WORLD, hosts_of, run_world, wait_empty, wait_line
+from support.hosts.job_world import WORLD, hosts_of, run_world, wait_line
 from support.hosts.slurm_cluster import SlurmCluster, why_no_slurm
 from support.inside import root_pid_code
 from support.promise import PATIENCE_S, ROOM_S
@@ -95,14 +95,11 @@ def test_no_job(bed, slurm):
 
 
 @pytest.fixture
-def jobs(bed, slurm, monkeypatch):
-    """The folder of keys; no job and no file is left in it when a test is over."""
-    folder = bed.folder / "jobs"
-    monkeypatch.setitem(slurm.env, "PHALANX_JOB_DIR", str(folder))
-    yield folder
+def jobs(bed, slurm):
+    """No job is left when a test is over."""
+    yield
     _check_nothing_left(bed)
     assert slurm.run("squeue", "-h", "-t", "all", "-o", "%T").stdout.split().count("PENDING") == 0
-    wait_empty(folder)
 
 
 @deep
@@ -207,7 +204,7 @@ def test_a_job_of_several_hosts_is_recognised(bed, slurm, tmp_path):
 @deep
 def test_a_supervisor_that_cannot_start_in_the_job(slurm, jobs):
     said = _world(slurm, python="/no/python3", job={"nodes": 1})
-    assert "/no/python3: not found" in said
+    assert "there is no /no/python3 there: say with --python" in said
 
 
 @deep

@@ -72,9 +72,6 @@ class Process:
     async def look(self, up):
         return self.looked if self.over.done() else ""
 
-    def farewell(self):
-        pass
-
     def kill(self):
         self.is_killed = True
         if not self.over.done():

@@ -38,11 +38,6 @@ def hosts_of(said):
     return [value.split("'")[1] for value in said], {value.split()[-1] for value in said}
 
 
-def wait_empty(folder):
-    """Wait until no key and no job's script is left."""
-    wait_until(lambda: not list(folder.glob("*")), f"nothing is left in {folder}")
-
-
 def wait_line(stream, words):
     """Read lines until these words have come."""
     said = ""

@@ -13,16 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.hosts import TITLES, job_hosts
-from phalanx.supervisor import job_folder
 
 from .checks import Finding
 
 _ANSWER_S = 10.0
-# File systems shared by machines, as named in /proc/mounts.
-_SHARED = re.compile(
-    r"nfs|lustre|gpfs|beegfs|ceph|glusterfs|cifs|smb|afs|panfs|orangefs|pvfs|9p|virtiofs|fuse\.sshfs"
-    r"|daos|weka|fhgfs|moosefs|quobyte"
-)
 
 
 class _Commands(NamedTuple):
@@ -38,7 +32,7 @@ class _Commands(NamedTuple):
 
 
 _KINDS = {
-    "slurm": _Commands("srun", "sbatch", r"slurm|^srun: ", ("sinfo", "--noheader")),
+    "slurm": _Commands("srun", "salloc", r"slurm|^srun: ", ("sinfo", "--noheader")),
     "mpi": _Commands("mpirun", "", r"mpi|hydra"),
 }
 
@@ -66,8 +60,6 @@ def check_launcher(
         yield _asked(its.ask, title)
     if not nodes and not has_hosts:
         yield check_job_hosts(launcher, environ)
-    if nodes:
-        yield _folder()
 
 
 def _run(words: Sequence[str]) -> tuple[int, str]:
@@ -125,29 +117,3 @@ def check_job_hosts(launcher: str, environ: Mapping[str, str]) -> Finding:
         return Finding("job", "fail", "", str(error))
     slots = ", ".join(f"{host.ssh} {host.slots}" for host in found.hosts)
     return Finding("job", "ok", "", f"{found.source}, its hosts and slots: {slots}")
-
-
-def _folder() -> Finding:
-    """Check whether the key folder is on a shared file system.
-
-    Supervisors on the nodes read their keys there. The type of the file system is only a hint.
-    """
-    folder = job_folder()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    kind = _file_system(there)
-    if _SHARED.search(kind):
-        return Finding("shared", "ok", "", f"{folder} is on {kind}, which nodes can have as well")
-    text = f"{folder} is on {kind or 'a file system'} that may be this machine's alone"
-    return Finding("shared", "note", "", text, "PHALANX_JOB_DIR=a folder that all nodes have")
-
-
-def _file_system(path: Path) -> str:
-    """Return the file system type of a path; "" if unknown."""
-    try:
-        lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    mounts = [line.split()[1:3] for line in lines]
-    real = path.resolve()
-    holding = [(point, kind) for point, kind in mounts if real.is_relative_to(point)]
-    return max(holding, key=lambda its: len(its[0]), default=("", ""))[1]

@@ -1,7 +1,7 @@
 """Run a local command that starts a supervisor at its far end.
 
-The command is ssh, srun or mpirun (`LaunchSpec`), and ends with this process. The
-supervisor's first line holds secret keys: it goes over standard input, never on a command line.
+The command is ssh, srun or mpirun (`LaunchSpec`), and ends with this process. The supervisor's
+first line holds secret keys: it goes over standard input, never on a command line.
 """
 
 from __future__ import annotations
@@ -132,8 +132,6 @@ class LaunchSpec(NamedTuple):
         Text while the far shell has not begun.
     why : callable
         Turns the outcome of a command that ended before the far shell began into an error text.
-    on_end : callable, optional
-        Called when the command has ended.
     again : callable, optional
         Makes the command that runs other words on the host.
     """
@@ -144,7 +142,6 @@ class LaunchSpec(NamedTuple):
     missing: str
     waiting: str
     why: Callable[[CommandOutcome], str]
-    on_end: Callable[[], None] | None = None
     again: Callable[[str], Sequence[str]] | None = None
 
 
@@ -237,12 +234,8 @@ class RemoteCommand:
                 on_exit=self._on_exit,
                 tied=True,
             )
-        except BaseException as error:
-            if way.on_end is not None:
-                way.on_end()
-            if isinstance(error, FileNotFoundError):
-                raise HostUnreachable(way.plan.name, way.missing) from None
-            raise
+        except FileNotFoundError:
+            raise HostUnreachable(way.plan.name, way.missing) from None
 
     @property
     def has_begun(self) -> bool:
@@ -306,8 +299,6 @@ class RemoteCommand:
         )
         self.outcome = outcome
         self._ended.set_result(why_ended(outcome) if is_in or status < 0 else way.why(outcome))
-        if way.on_end is not None:
-            way.on_end()
         self._news.set()
 
     async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:

@@ -55,7 +55,7 @@ class SlurmJob:
         self._salloc: RemoteCommand | None = None
         self._ending: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[str | None] | None = None
-        self._nodes: asyncio.Future[Sequence[str]] = asyncio.get_running_loop().create_future()
+        self._granted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_submitted = False
         self.is_over = False
         self.running = asyncio.ensure_future(self._run())  # the result: the names of the nodes
@@ -97,19 +97,20 @@ class SlurmJob:
         )
         self._salloc = RemoteCommand(way, b"", self._on_line)
         await self._wait_in_queue(self._salloc)
-        return self._nodes.result()
+        environ = {"SLURM_JOB_NODELIST": self._granted.result()}
+        try:
+            found = await asyncio.to_thread(job_hosts, "slurm", environ)
+        except ValueError as error:
+            raise HostUnreachable(plans[0].name, str(error)) from None
+        return [host.ssh for host in found.hosts]
 
     def _on_line(self, line: bytes) -> None:
         """Take the job's id and its nodes: the job runs."""
         text = line.decode(errors="replace")
         if text.startswith(_GRANTED):
             self.id, _, nodes = text.removeprefix(_GRANTED).partition(" ")
-            try:
-                hosts = job_hosts("slurm", {"SLURM_JOB_NODELIST": nodes}).hosts
-            except ValueError as error:
-                self._nodes.set_exception(HostUnreachable(self._hosts[0].plan.name, str(error)))
-            else:
-                self._nodes.set_result([host.ssh for host in hosts])
+            if not self._granted.done():
+                self._granted.set_result(nodes)
 
     async def _wait_in_queue(self, salloc: RemoteCommand) -> None:
         """Wait until the job runs, and report each change of the reason why it waits."""
@@ -117,12 +118,12 @@ class SlurmJob:
         until_s, every_s, text = loop.time() + self._remote.timeout_s, ASK_AT_FIRST_S, ""
         ended = asyncio.ensure_future(salloc.ended())
         try:
-            while not self._nodes.done():
+            while not self._granted.done():
                 wait_s = max(0.0, min(every_s, until_s - loop.time()))
-                news: set[asyncio.Future[Any]] = {self._nodes, ended}
+                news: set[asyncio.Future[Any]] = {self._granted, ended}
                 await asyncio.wait(news, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 every_s = min(ASK_AT_LAST_S, every_s * ASK_SLOWER)
-                if self._nodes.done():
+                if self._granted.done():
                     break
                 if ended.done():
                     raise HostUnreachable(first.plan.name, ended.result())
@@ -133,7 +134,7 @@ class SlurmJob:
                         "longer with --boot-timeout S, or ask for less, or another --queue"
                     )
                     raise HostUnreachable(first.plan.name, why)
-                if text != before and not self._nodes.done():
+                if text != before and not self._granted.done():
                     first.on_slow(text)
         finally:
             ended.cancel()
