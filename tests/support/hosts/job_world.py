@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 
-from support.waiting import wait_until
 
 WORLD = """
 import json, sys
