@@ -663,17 +663,19 @@ def test_forked_children_end_by_sigterm(ranks):
 
 
 def test_a_stop_interrupts_what_the_cell_has_started(ranks):
-    shell = "trap 'echo trapped; exit 7' INT; echo go; while :; do sleep 0.01; done"
+    # It stays until it is told: if it ended while the interrupt is on its way to Python, Python would
+    # have its status and lose it.
+    shell = "trap 'echo trapped; read line; exit 7' INT; echo go; while :; do sleep 0.01; done"
     code = (
         f"{FORKS}import subprocess\n"
         "def wait_long():\n"
         "    try:\n        print('go', flush=True)\n        time.sleep(600)\n"
         "    except KeyboardInterrupt: sys.exit(8)\n"
         "child = forks.Process(target=wait_long)\nchild.start()\n"
-        f'shell = subprocess.Popen(["sh", "-c", "{shell}"])\n'
+        f'shell = subprocess.Popen(["sh", "-c", "{shell}"], stdin=subprocess.PIPE)\n'
         "try: shell.wait()\n"
         "except KeyboardInterrupt:\n"
-        "    child.join()\n"
+        "    child.join()\n    shell.stdin.close()\n"
         "    print(shell.wait(), child.exitcode)\n    raise\n"
     )
     cell = ranks.submit(f"%%distributed --ranks 1\n{code}")

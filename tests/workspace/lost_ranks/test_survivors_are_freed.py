@@ -15,7 +15,7 @@ from support.ranks.cells import BackgroundCell, wait_idle
 from support.runs.tiers import deep_but
 from support.waiting import wait_until
 
-from phalanx.errors import DistributedError
+from phalanx.errors import DistributedError, RankFailure
 from phalanx.workspace import View, Workspace
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -141,6 +141,18 @@ def test_a_death_frees_everyone_in_whatever_they_do(breakable, tmp_path):
     again = FakeView(lambda prompt: setattr(prompt, "line", "yes"))
     (result,) = ws.run("input('go on? ')", ranks=[0], view=again)
     assert result.value == "'yes'"
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_told_to_end_is_named_by_the_cell_that_it_ends(breakable):
+    code = """
+import os, signal, time
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True: time.sleep(1)
+px.all_sum(1)"""
+    with pytest.raises(RankFailure, match=r"rank 1 on .*: killed by signal 15 \(SIGTERM\)"):
+        breakable.run(code)
 
 
 @pytest.mark.slow

@@ -542,7 +542,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def _leave_cell(self, cell: str, reply: dict[str, Any]) -> None:
         """End a cell, and notify the supervisor."""
         self._handlers.close()
-        if self._gate.end():
+        if is_over := self._gate.end():
             self.io_loop.add_callback(self.io_loop.stop)
         self._held.end()
         self._lines.end()
@@ -554,6 +554,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         is_ok, error = reply.get("status") == "ok", ("", "")
         if not is_ok:
             error = str(reply.get("ename", "Aborted")), str(reply.get("evalue", NOT_RUN))
+        if is_over and error[0] == "KeyboardInterrupt":
+            return  # nobody has stopped the cell: the supervisor says why this rank has ended
         # A lone surrogate cannot be encoded in a message and must not prevent the notice.
         ename, evalue, *traceback = [
             escape_surrogates(text) for text in (*error, *map(str, reply.get("traceback", ())))

@@ -62,7 +62,7 @@ def main() -> None:
     class Engine(app.IPEngine):  # type: ignore[misc]
         """Engine that tells its supervisor when it takes cells."""
 
-        is_ready = False
+        is_ready = was_terminated = False
         shell_socket: Any = None
         handshakes: HandshakeCounter | None = None  # of the shell, which cells come through
 
@@ -135,6 +135,7 @@ def main() -> None:
         def _signal_stop(self, sig: int, frame: object) -> None:
             if self.kernel is None or not self.kernel.is_serving:
                 os._exit(0)
+            self.was_terminated = True
             self.kernel.control_thread.io_loop.add_callback_from_signal(self.kernel.stops.end)
 
     app.Kernel = RankKernel
@@ -188,6 +189,9 @@ def main() -> None:
         run = engine.loop.start
     # Not sys.exit: zmq's context would wait for peers that are ending as well.
     atexit._run_exitfuncs()
+    if engine.was_terminated:  # so that the supervisor can tell why, unless it was the sender
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
     os._exit(0)
 
 
