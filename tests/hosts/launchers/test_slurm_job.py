@@ -19,14 +19,14 @@ from phalanx.supervisor.launchers.slurm_job import SlurmJob, SlurmJobs
 # As salloc: takes a job, runs the command in it, and gives the job back when told.
 GRANTING = """
 echo "salloc: Granted job allocation 12" >&2
-trap 'echo released >"$0.ended"; kill $pid; exit 1' TERM
+trap 'echo released >"$0.ended"; kill $pid; exit 1' HUP
 for word; do command="$word"; done
 SLURM_JOB_ID=12 SLURM_JOB_NODELIST="n[1-2]" /bin/sh -c "$command" & pid=$!
 wait $pid
 """
 QUEUED = """
 echo "salloc: Pending job allocation 12" >&2
-trap 'echo released >"$0.ended"; exit 1' TERM
+trap 'echo released >"$0.ended"; exit 1' HUP
 echo begun >"$0.begun"
 sleep 600 & wait $!
 """
@@ -70,7 +70,8 @@ def programs(tmp_path, monkeypatch):
 
 def _start(name, news=None, *, n=2, timeout_s=60.0):
     remote = RemoteOptions(launcher="slurm", job=JobOptions(n), timeout_s=timeout_s)
-    return HostStart(HostPlan(name, 1), b"", remote, (news or []).append)
+    on_slow = print if news is None else news.append
+    return HostStart(HostPlan(name, 1), b"", remote, on_slow)
 
 
 async def _run(*starts):
@@ -136,7 +137,7 @@ def test_a_job_that_waits_too_long_is_given_back(programs):
     salloc, news = programs("salloc", QUEUED), []
 
     async def wait_in_vain():
-        job = SlurmJob((start := _start("node0", news, n=1, timeout_s=1.0)).remote)
+        job = SlurmJob((start := _start("node0", news, n=1, timeout_s=2.0)).remote)
         job.add(start)
         with pytest.raises(HostUnreachable) as given_up:
             await job.running
@@ -146,7 +147,7 @@ def test_a_job_that_waits_too_long_is_given_back(programs):
 
     text = asyncio.run(wait_in_vain())
     waits = "job 12 waits in Slurm's queue (PENDING: Resources)"
-    assert text.startswith(f"{waits} after 1 s, and was cancelled: wait longer with --boot-timeout")
+    assert text.startswith(f"{waits} after 2 s, and was cancelled: wait longer with --boot-timeout")
     assert news[-1] == waits
     assert salloc.with_name("salloc.ended").exists()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 
-
 WORLD = """
 import json, sys
 from phalanx.errors import DistributedError

@@ -34,7 +34,7 @@ _MPIRUN = ["mpirun", "-n", "1"]  # an MPI world of one process, which gets mpiru
 
 
 async def launch_host(asked: HostStart) -> HostProcess:
-    """Start a host's supervisor, give it its first line and wait until it runs.
+    """Start a host's supervisor and wait until it runs.
 
     Raises
     ------
@@ -74,7 +74,10 @@ def _local_launch(plan: HostPlan, remote: RemoteOptions) -> LaunchSpec:
 
 
 def step_launch(plan: HostPlan, remote: RemoteOptions, job: str = "") -> LaunchSpec:
-    """Describe how srun or mpirun starts a supervisor; ``job``: in this job of Slurm."""
+    """Describe how srun or mpirun starts a supervisor.
+
+    ``job``: the job of Slurm, if this process is not in it.
+    """
     title, python = TITLES[remote.launcher], remote.python or sys.executable
     environ = {"SLURM_JOB_ID": job} if job else os.environ
     words = start_words(plan, remote, environ)
@@ -103,7 +106,7 @@ def start_words(
 
 
 def job_words(job: JobOptions) -> list[str]:
-    """Return what the user asks of Slurm, as options of srun and salloc."""
+    """Return the user's wishes as options of srun and salloc."""
     said = {"partition": job.queue, "account": job.account, "time": job.time}
     return [f"--{name}={value}" for name, value in said.items() if value]
 

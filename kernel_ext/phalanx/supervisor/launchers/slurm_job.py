@@ -38,14 +38,14 @@ ASK_AT_FIRST_S, ASK_AT_LAST_S, ASK_SLOWER = 0.5, 30.0, 1.3
 _GRANTED = "phalanx-job: "
 # The command that salloc runs in the job.
 _REPORT = f'echo "{_GRANTED}$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec sleep infinity'
-# Run salloc, and end it when the standard input ends: this process has closed it or is gone. salloc
-# then takes the job out of the queue, or ends it.
-_HOLD = 'exec 3<&0; "$@" 3<&- & job=$!; { cat <&3 >/dev/null; kill "$job"; } & wait "$job"'
+# Run salloc, and end it when the standard input ends: this process has closed it or is gone. At
+# SIGHUP salloc takes the job out of the queue, or ends it; in a job that runs it ignores SIGTERM.
+_HOLD = 'exec 3<&0; "$@" 3<&- & job=$!; { cat <&3 >/dev/null; kill -HUP "$job"; } & wait "$job"'
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}
 
 
 class SlurmJob:
-    """Submit one job and hold it until no host is left in it."""
+    """Submit a job and hold it until its last host leaves."""
 
     def __init__(self, remote: RemoteOptions) -> None:
         self._remote = remote
@@ -65,13 +65,16 @@ class SlurmJob:
         return f"Slurm's job {self.id}"
 
     def add(self, host: HostStart) -> int:
-        """Add a host before the job is submitted; return the place of its node."""
+        """Add a host, and return the place of its node.
+
+        The job has not been submitted.
+        """
         self._hosts.append(host)
         self._n_left += 1
         return len(self._hosts) - 1
 
     def leave(self) -> None:
-        """Give up a host; the last one ends the job, in any state."""
+        """Give up a host; the last one ends the job."""
         self._n_left -= 1
         if not self._n_left:
             self.running.cancel()
@@ -113,7 +116,7 @@ class SlurmJob:
                 self._granted.set_result(nodes)
 
     async def _wait_in_queue(self, salloc: RemoteCommand) -> None:
-        """Wait until the job runs, and report each change of the reason why it waits."""
+        """Wait until the job runs, and report why it waits."""
         first, loop = self._hosts[0], asyncio.get_running_loop()
         until_s, every_s, text = loop.time() + self._remote.timeout_s, ASK_AT_FIRST_S, ""
         ended = asyncio.ensure_future(salloc.ended())
@@ -151,7 +154,7 @@ class SlurmJob:
         return f"job {self.id} waits in Slurm's queue{f' ({said})' if said else ''}"
 
     async def why_over(self) -> str:
-        """Return that the job has ended, and the reason; "" if it has not."""
+        """Return why the job has ended; "" if it has not."""
         if self._asking is None or self._asking.done():  # else another host has just asked
             self._asking = asyncio.ensure_future(self._ask())
         said = await asyncio.shield(self._asking)
@@ -161,7 +164,10 @@ class SlurmJob:
         return f"{self} has ended{f' ({said})' if said else ''}"
 
     async def _ask(self) -> str | None:
-        """Return the job's state and the reason; "": it is gone; None: no answer."""
+        """Return the job's state and the reason.
+
+        "": the job is gone. None: no answer.
+        """
         words = ["squeue", "--noheader", "--format=%T|%r", "--jobs", self.id]
         pipe = asyncio.subprocess.PIPE
         try:
@@ -196,7 +202,9 @@ def read_state(out: str) -> str:
 
 
 def salloc_words(job: JobOptions, n_nodes: int, cores: int) -> list[str]:
-    """Return the command that asks for a job and says when it runs.
+    """Return the command that asks for a job.
+
+    It reports when the job runs.
 
     Examples
     --------
@@ -231,7 +239,10 @@ class SlurmJobs:
         self._newest: SlurmJob | None = None
 
     def join(self, asked: HostStart) -> tuple[SlurmJob, int]:
-        """Add a host to a job; return the job, and the place of the host's node in it."""
+        """Add a host to a job.
+
+        Returns the job, and the place of the host's node in it.
+        """
         if self._newest is None or self._newest.is_submitted:
             self._newest = SlurmJob(asked.remote)
         return self._newest, self._newest.add(asked)
@@ -251,7 +262,10 @@ class SlurmHost:
         return self._command.is_over or self._job.is_over
 
     async def ended(self) -> str:
-        """Wait for the supervisor's end; return the reason: the job's end, if it has ended."""
+        """Wait for the supervisor's end; return the reason.
+
+        If the job has ended, that is the reason.
+        """
         why = await self._command.ended()
         return await self._job.why_over() or why
 
@@ -268,7 +282,7 @@ class SlurmHost:
 
 
 async def launch_in_new_job(asked: HostStart, jobs: SlurmJobs) -> SlurmHost:
-    """Start a supervisor on a node of a job that is submitted for it.
+    """Submit a job for a host, and start its supervisor there.
 
     Raises
     ------
