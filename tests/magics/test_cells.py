@@ -217,6 +217,25 @@ def test_text_after_clear_output_stays_in_its_place(ranks):
     assert result.n_messages < 20 + 3 * result.seconds  # status lines
 
 
+@pytest.mark.parametrize(
+    ("who", "shown"),
+    [
+        ("True", "[0] after 0\n[1] after 1\n"),
+        ("rank", "[0-1] before\n[0] after 0\n[1] after 1\n"),
+    ],
+)
+def test_lines_go_when_all_ranks_have_cleared_them(ranks, who, shown):
+    code = (
+        "import time\n"
+        "from IPython.display import clear_output\n"
+        "print('before')\n"
+        f"if {who}: clear_output()\n"
+        "print('after', rank)\n"
+        "time.sleep(0.5)\n"
+    )
+    assert run(ranks, code).stdout == shown
+
+
 @pytest.mark.deep
 def test_a_figure_may_be_updated_in_another_cell(ranks):
     shown = ranks.submit(

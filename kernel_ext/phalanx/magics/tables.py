@@ -327,6 +327,9 @@ class Status:
     def lift(self) -> None:
         """Erase the line before other output is written."""
 
+    def cleared(self) -> None:
+        """Note that the line went with all output of its cell."""
+
 
 class KernelStatus(Status):
     """A status line in a display of its own.
@@ -346,6 +349,10 @@ class KernelStatus(Status):
         if text not in ("", self._text):
             publish(self._place, {"text/plain": text}, is_update=bool(self._text))
             self._text = text
+
+    def cleared(self) -> None:
+        """Show the next line in a new display."""
+        self._text = ""
 
 
 class TerminalStatus(Status):

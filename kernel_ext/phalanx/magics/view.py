@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 import zmq
+from IPython.display import clear_output
 from jupyter_client.session import extract_header
 
 from phalanx.protocol import BootProgress, WorldTopology, format_ranks
@@ -238,6 +239,9 @@ class NotebookView(View):
         self._ranks: tuple[int, ...] = ()
         self._bars_place = str(uuid.uuid4())
         self._has_bars = False
+        self._bars: Mapping[int, str] = {}
+        self._texts: set[int] = set()  # ranks with lines in the cell that they have not cleared
+        self._has_more = False  # the cell shows more than lines of ranks
         # A terminal has no place for progress bars: a bar's last state is printed as a line.
         self.shows_bars = hasattr(shell, "kernel")
         self._status = status_for(shell)
@@ -263,6 +267,7 @@ class NotebookView(View):
         """Print lines, each with its ranks."""
         self._status.lift()
         for ranks, _ in lines:
+            self._texts.update(ranks)
             self._figures.said(ranks)
         write(stream, "".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
 
@@ -275,6 +280,7 @@ class NotebookView(View):
             for rank, bar in bars.items()
             for line in bar.split("\n")
         )
+        self._bars = bars
         # Never an empty bundle: nbconvert warns of it in a saved notebook.
         publish(self._bars_place, {"text/plain": text}, is_update=self._has_bars)
         self._has_bars = True
@@ -284,6 +290,7 @@ class NotebookView(View):
 
         Pictures of several ranks stand side by side; `refresh` draws them.
         """
+        self._has_more = True
         self._status.lift()
         if self._has_grids and is_image(event.data):
             self._figures.show(event, ranks)
@@ -304,8 +311,21 @@ class NotebookView(View):
         self._figures.show(event)
 
     def clear(self, event: Clear) -> None:
-        """Clear the figures of a rank; its next ones take their place."""
+        """Clear a rank's figures and lines; new figures take the places.
+
+        A front end clears whole cells: lines stay until all ranks with lines have cleared theirs, and
+        if the cell shows more than lines.
+        """
         self._figures.clear(event.rank, wait=event.wait)
+        if self._has_more or not self.shows_bars or not self._texts:
+            return
+        self._texts.discard(event.rank)
+        if not self._texts:
+            clear_output(wait=event.wait)
+            self._status.cleared()
+            if self._has_bars:
+                self._has_bars = False
+                self.bars(self._bars)
 
     def refresh(self, now_s: float) -> float | None:
         """Draw pictures that are due; return the next due time."""
@@ -316,6 +336,7 @@ class NotebookView(View):
         who = f"[{format_ranks(question.ranks)}]"
         sys.stdout.flush()
         sys.stderr.flush()
+        self._has_more = True
         self._status.lift()
         self._figures.settle()
         prompt = f"{who} {question.prompt}"
@@ -326,6 +347,7 @@ class NotebookView(View):
 
     def notice(self, text: str) -> None:
         """Print a notice of Phalanx."""
+        self._has_more = True
         self._status.lift()
         self._figures.settle()
         write("stderr", f"phalanx: {text}\n")

@@ -163,7 +163,7 @@ class CommandOutcome(NamedTuple):
     stderr: str
 
 
-class _CommandInput:
+class WrittenInput:
     """Standard input of a child, open while the child runs."""
 
     def __init__(self, data: bytes) -> None:
@@ -216,7 +216,7 @@ class RemoteCommand:
         self._way = way
         self._on_line = on_line
         self.outcome: CommandOutcome | None = None  # set when the command has ended
-        self._stdin = _CommandInput(first_line.rstrip(b"\n") + b"\n")
+        self._stdin = WrittenInput(first_line.rstrip(b"\n") + b"\n")
         self._seen: set[bytes] = set()
         self._line = b""
         loop = asyncio.get_running_loop()

@@ -1,7 +1,8 @@
 """Choose the launcher that the options name.
 
 A launcher starts a host's supervisor, gives it its first line and reports its end. Later messages
-go over `HostServer`. There is one start per host, so that a lost host can be started again alone.
+go over `HostServer`. There is one start per host, so that a lost host can be started again alone. `_LocalProcess` is the
+launcher for several "hosts" on this machine.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from phalanx.hosts import TITLES, explain_ssh, found_job, ssh_command
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
+from phalanx.protocol.host import HostUp
 
-from ..processes.child import exit_reason
+from ..processes.child import ChildProcess, OutputPipe, exit_reason
 from .remote_command import (
     SCRIPT,
     SSH_FAILED,
@@ -23,6 +26,7 @@ from .remote_command import (
     HostStart,
     HostUnreachable,
     LaunchSpec,
+    WrittenInput,
     last_line,
     launch_by,
 )
@@ -51,26 +55,13 @@ async def launch_host(asked: HostStart) -> HostProcess:
     elif remote.launcher in TITLES:
         way = step_launch(plan, remote)
     elif remote.launcher == "local":
-        way = _local_launch(plan, remote)
+        try:
+            return _LocalProcess(asked.first_line, remote)
+        except OSError as error:
+            raise HostUnreachable(plan.name, f"it could not be started: {error}") from error
     else:
         raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
     return await launch_by(way, asked)
-
-
-def _local_launch(plan: HostPlan, remote: RemoteOptions) -> LaunchSpec:
-    """Describe how one of several "hosts" on this machine is started.
-
-    The supervisor outlives its root, as on other machines.
-    """
-    python = remote.python or sys.executable
-    return LaunchSpec(
-        plan,
-        python,
-        ["/bin/sh", "-c", SCRIPT, "phalanx", python],
-        missing="there is no /bin/sh on this machine",
-        waiting="its shell has not begun yet",
-        why=lambda outcome: f"its shell {exit_reason(outcome.status)}",
-    )
 
 
 def step_launch(plan: HostPlan, remote: RemoteOptions, job: str = "") -> LaunchSpec:
@@ -146,3 +137,41 @@ def _why_not_in(outcome: CommandOutcome) -> str:
     text = explain_ssh(outcome.plan.name, outcome.plan.port, outcome.stderr)
     # Some clusters allow no ssh between a job's hosts.
     return f"{text}; within a job, --launcher mpi needs no ssh" if found_job(os.environ) else text
+
+
+class _LocalProcess:
+    """A host supervisor on this machine.
+
+    The supervisor outlives its root, as on other machines.
+    """
+
+    def __init__(self, first_line: bytes, remote: RemoteOptions) -> None:
+        output = OutputPipe()
+        self._child = ChildProcess(
+            [remote.python or sys.executable, "-m", "phalanx.supervisor", "host"],
+            env=os.environ,
+            cwd=str(Path.cwd()),
+            pass_fds=(),
+            stdin=WrittenInput(first_line),
+            stdout=output,
+            stderr=output,
+            on_exit=lambda status: None,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return self._child.status is not None
+
+    async def ended(self) -> str:
+        await self._child.exited.wait()
+        status = self._child.status or 0
+        said = self._child.tail.strip().splitlines()
+        if status < 0:
+            return f"its supervisor was {exit_reason(status)}"
+        return said[-1] if said and status else f"its supervisor {exit_reason(status)}"
+
+    async def look(self, up: HostUp) -> str:
+        return ""  # the supervisor's end is known at once
+
+    def kill(self) -> None:
+        self._child.kill()
