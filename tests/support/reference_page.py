@@ -1,7 +1,7 @@
 """Write `notebooks/guide/reference.md` from the parsers and the docstrings of the public names.
 
 Run it from the repository, with an installed phalanx: ``PYTHONPATH=tests python -m support.reference_page``.
-`tests/test_guide.py` compares its text with the page.
+`tests/project/test_guide.py` compares its text with the page.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """pytest plugin: record each test's outcome and duration, and show the slowest files.
 
-Each run appends one line a test to ``build/history.jsonl``. ``tests/gate.py`` reads the failures of its
+Each run appends one line a test to ``build/history.jsonl``. ``tests/tools/gate.py`` reads the failures of its
 run there: it names the run in ``PHALANX_RUN`` (``PHALANX_NO_HISTORY=1``: nothing is recorded).
 ``python -m support.runs.history`` writes ``tests/durations.json`` from it, by which `support.runs.schedule`
 starts the longest files first.

@@ -2,7 +2,7 @@
 
 ``power.py draw --seed N`` draws commits that changed source and tests, and writes the reverse of each
 source part to ``build/power/patches``; what no longer reverts is named, to be replaced by hand with
-the same fault. ``tests/power_faults`` holds faults that were used: fixes undone (h: as drawn,
+the same fault. ``tests/tools/power_faults`` holds faults that were used: fixes undone (h: as drawn,
 r: in place of a drawn commit that mended no fault), and faults chosen from the source alone (f). The
 first lines of a patch say what a user sees, and ``# near: tests/a.py native`` where to look first.
 
@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "power"
 SOURCES = ("kernel_ext", "native", "widgets")
 BUNDLES = (":!widgets/static", ":!widgets/labextension")  # no sources: git leaves them out
@@ -235,7 +235,7 @@ def main(words: Sequence[str]) -> None:
     if options.what == "draw":
         draw(random.randrange(10**6) if options.seed is None else options.seed, options.n)
     else:
-        patches = options.patches or sorted((ROOT / "tests/power_faults").glob("*.patch"))
+        patches = options.patches or sorted((ROOT / "tests/tools/power_faults").glob("*.patch"))
         run(patches, options.last, options.at)
 
 

@@ -11,10 +11,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import plain_english
 import pytest
+from tools import plain_english
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _MOST_LINES = 900
 _HAND_WRITTEN = {".py", ".pyi", ".cpp", ".hpp", ".c", ".h", ".ts", ".js", ".sh", ".txt", ".cmake"}
 _GENERATED = ("widgets/static/", "widgets/labextension/static/", "widgets/js/package-lock.json")
@@ -132,7 +132,7 @@ def test_the_engine_writes_no_streams():
 def test_no_test_keeps_a_time_limit_or_a_timer_of_its_own():
     """`support/promise.py` has the one bound, and what starts by a timer starts by luck."""
     own = re.compile(r"\bTimer\(|^\s*(?:BOUND|PATIENCE)(?:_S)? *=|def wait_until\(", re.MULTILINE)
-    elsewhere = ("tests/support/", "tests/bench/", "tests/test_layers.py")
+    elsewhere = ("tests/support/", "tests/bench/", "tests/project/test_layers.py")
     found = [
         f"{path}: {match[0].strip()}"
         for path in _sources(".py")

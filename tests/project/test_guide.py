@@ -8,9 +8,9 @@ import inspect
 import re
 
 import pytest
+from project.test_readme import FOR_USERS, KNOWN, PAGES, options_of, parser_of
 from support import reference_page
 from support.reference_page import COMMANDS
-from test_readme import FOR_USERS, KNOWN, PAGES, options_of, parser_of
 
 import phalanx
 

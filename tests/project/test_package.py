@@ -17,7 +17,7 @@ from support.notebooks.kernel_driver import KernelDriver
 
 import phalanx
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _LABEXTENSION = "phalanx-0.1.0.data/data/share/jupyter/labextensions/phalanx-toolbar"
 _PUBLIC = {
     "CellError", "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",

@@ -13,7 +13,7 @@ from numpydoc.hooks.validate_docstrings import parse_config, process_file
 
 import phalanx
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kernel_ext" / "phalanx"
 
 

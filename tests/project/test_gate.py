@@ -10,18 +10,18 @@ import sys
 import threading
 from pathlib import Path
 
-import gate
 import pytest
 from support.runs.history import outcomes
 from support.runs.tiers import deep
+from tools import gate
 
-_TESTS = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def place(tmp_path):
     """A copy of the gate with a folder of tests, where nothing else is."""
-    for name in ("gate.py", "support/runs/history.py", "support/__init__.py"):
+    for name in ("tools/gate.py", "support/runs/history.py", "support/__init__.py"):
         if (_TESTS / name).exists():
             (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(_TESTS / name, tmp_path / "tests" / name)
@@ -40,7 +40,7 @@ def judged(place, *words):
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     done = subprocess.run(
-        [sys.executable, place / "tests/gate.py", *words],
+        [sys.executable, place / "tests/tools/gate.py", *words],
         cwd=place,
         env=inherited | paths,
         capture_output=True,

@@ -16,11 +16,11 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("kernel_ext/", "widgets/")
 FOLDERS = (*SOURCES, "native", "tests", "notebooks/guide", "README.md")
 # The list of words itself, and a report with names of tests and of old commits.
-PASSED_OVER = ("tests/plain_english.py", "tests/power_faults/")
+PASSED_OVER = ("tests/tools/plain_english.py", "tests/tools/power_faults/")
 MOST_WORDS = 12
 # What a first line must not begin with: it would be a clause without a verb and an object.
 CLAUSES = ("What", "Who", "Where", "Which", "Of which", "That which", "How many", "It ")

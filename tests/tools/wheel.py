@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "build" / "dist"
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
 CELL = """

@@ -1,8 +1,8 @@
 """Run tests; where few failed, run those again alone, to tell broken code from a busy machine.
 
-    tests/gate.py pytest [pytest's arguments]
-    tests/gate.py native KIND [doctest's arguments]
-    tests/gate.py vitest
+    tests/tools/gate.py pytest [pytest's arguments]
+    tests/tools/gate.py native KIND [doctest's arguments]
+    tests/tools/gate.py vitest
 
 Failures are counted per file, as the tests of a file share ranks. More than four files: the command
 fails at once. Otherwise the failed tests of each file run again in a fresh process, twice, when no other
@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.runs.history import HISTORY, Outcome, append, outcomes

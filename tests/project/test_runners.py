@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-_TESTS = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def quiet_place(place):
 def test_without_a_group_every_section_of_the_first_tier_runs(quiet_place):
     code, said = ran(quiet_place, "tests/run")
     assert code == 0, said
-    assert "python tests/gate.py pytest -n" in said
+    assert "python tests/tools/gate.py pytest -n" in said
     assert "-m not deep" in said
     summary = said.partition("== summary")[2]
     for name in (
@@ -143,7 +143,7 @@ def test_a_folder_of_tests_is_a_group(quiet_place):
 def test_the_wheel_of_a_release_is_a_group(quiet_place):
     code, said = ran(quiet_place, "tests/run", "wheel")
     assert code == 0, said
-    assert "python tests/wheel.py" in said
+    assert "python tests/tools/wheel.py" in said
 
 
 def test_an_unknown_group_says_which_there_are(quiet_place):

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import power
 import pytest
-import repeat
 from support import promise
 from support.ranks import loops
 from support.runs import quarantine, skips
 from support.runs.history import Outcome, outcomes, typical_seconds, write_durations
 from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
+from tools import repeat
 
 from phalanx.supervisor.hosts.session import JOIN_S
 
-_TESTS = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
 CONFTEST = 'pytest_plugins = ["support.runs.history", "support.runs.schedule", "support.runs.skips", "support.runs.quarantine"]\n'
 
 

@@ -1,6 +1,6 @@
 """Repeat the tests that a change touches under load, and say how often each fails.
 
-``tests/repeat.py [BASE]`` repeats each test function that the change since BASE (default: the last
+``tests/tools/repeat.py [BASE]`` repeats each test function that the change since BASE (default: the last
 commit) touches, twenty times beside two processes that only compute. A test that fails only under
 load has a race or depends on the clock. `tests/run stress` calls it.
 """
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.runs.history import typical_seconds

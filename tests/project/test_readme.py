@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.reference_page import COMMANDS, MAGICS
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _GUIDE = _ROOT / "notebooks" / "guide"
 _FOLDERS = {"README.md": _ROOT, **{path.name: _GUIDE for path in _GUIDE.glob("*.md")}}
 PAGES = {name: (folder / name).read_text(encoding="utf-8") for name, folder in _FOLDERS.items()}
