@@ -54,8 +54,8 @@ from .errors import PostMortem, debug_failed, debug_ranks
 from .tables import Named, Sweeps
 from .tabs import TabsView
 from .toolbar import Toolbar
-from .typing_while_busy import TypingWhileBusy
 from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
+from .while_busy import AnswersWhileBusy
 
 # With these actions the user needs no hint where the output is.
 _SUGGESTION = (
@@ -97,7 +97,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._live: weakref.WeakSet[widgets.Topology | widgets.Monitor] = weakref.WeakSet()
         self._sweeps = Sweeps(shell)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
-        self._while_busy = TypingWhileBusy(shell)
+        self._while_busy = AnswersWhileBusy(shell, Toolbar.comm_id)
         self._post_mortem = PostMortem(shell, self._debug_failed)
         self._toolbar = Toolbar(shell, self._auto, lambda: self._workspace)
         self._panel = DebuggerPanel(shell, self._auto, lambda: self._workspace)

@@ -135,7 +135,27 @@ def test_a_page_meets_ranks_that_one_cell_has_loaded_and_started(page):
     kernel = page.kernel
     cell = kernel.submit("%load_ext phalanx\n%distributed start -n 2 --linger 0")
     page.see(lambda frame: frame["is_new"], "the first message")
-    kernel.say(_COMM, {"kind": "look"})  # waits for the cell's end
+    kernel.say(_COMM, {"kind": "look"})  # while they start
     cell.result()
     page.see(_are("idle", "idle"), "both ranks are idle")
-    assert ["starting", "starting"] not in page.states
+
+
+def test_a_page_that_is_loaded_again_shows_the_ranks_of_a_running_cell(page, tmp_path):
+    kernel, way = page.kernel, tmp_path / "on"
+    kernel.run("%load_ext phalanx\n%distributed start -n 2 --linger 0")
+    cell = kernel.submit(f"""%%distributed
+import os, time
+print("begun")
+while not os.path.exists({str(way)!r}): time.sleep(0.01)""")
+    try:
+        cell.until(lambda so_far: "begun" in so_far.stdout)
+        kernel.reload()
+        assert kernel.ask("kernel_info_request", {})["status"] == "ok"
+        assert _COMM in _comms(kernel)
+        page.look()
+        page.see(_are("busy", "busy"), "both ranks run the cell")
+        assert not cell.is_done
+    finally:
+        way.touch()
+    assert cell.result().status == "ok"
+    page.see(_are("idle", "idle"), "both ranks are idle")

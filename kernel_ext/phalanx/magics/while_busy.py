@@ -1,29 +1,35 @@
-"""Answer Tab and Shift-Tab while the notebook waits for its ranks.
+"""Answer a page's questions while the notebook waits for its ranks.
 
 A kernel handles the requests of its shell channel one after the other, and JupyterLab sends
-completions there: without this they would be answered after the cell.
+completions there: without this they would be answered after the cell. A page that is loaded again
+would not show the ranks until then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_REQUESTS = frozenset({"complete_request", "inspect_request"})
+_REQUESTS = frozenset(
+    {"complete_request", "inspect_request", "kernel_info_request", "comm_info_request"}
+)
 
 
-class TypingWhileBusy:
-    """Answers completions and inspections on another thread while our magics run.
+class AnswersWhileBusy:
+    """Answers requests on another thread while our magics run.
 
     The notebook's own thread runs none of the user's code then, so that its names can be read.
+    ``comm_id``: messages on this comm are handled as well.
     """
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, comm_id: str) -> None:
         self._kernel: Any = getattr(shell, "kernel", None)
         self._channel: Any = getattr(self._kernel, "shell_channel_thread", None)
+        self._comm_id = comm_id
         self._one_at_a_time = threading.Lock()  # IPython's completer serves one caller
         # Held while a state of the kernel is published, and while `_cell` changes.
         self._publishing = threading.Lock()
@@ -68,34 +74,50 @@ class TypingWhileBusy:
                 # Without the content a message may be read twice.
                 request = session.deserialize(frames, content=False, copy=False)
                 request["content"] = session.unpack(request["content"])
-            except (ValueError, TypeError, KeyError):
-                request = {"msg_type": ""}  # the kernel says what is wrong
-            if request["msg_type"] in _REQUESTS:
+                is_ours = self._is_ours(request)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                is_ours = False  # the kernel says what is wrong
+            if is_ours:
                 threading.Thread(
                     target=self._answer,
                     args=(message, idents, request),
-                    name="phalanx-typing",
+                    name="phalanx-answers",
                     daemon=True,
                 ).start()
                 return None
         return self._kernel.shell_channel_thread_main(message)
 
+    def _is_ours(self, request: dict[str, Any]) -> bool:
+        kind = request["msg_type"]
+        if kind == "comm_msg":
+            return bool(request["content"].get("comm_id") == self._comm_id)
+        return kind in _REQUESTS
+
     def _answer(self, message: Any, idents: Any, request: dict[str, Any]) -> None:
         kernel, reply = self._kernel, _Reply()
+        is_answered = False
         try:
             with self._one_at_a_time:
-                asyncio.run(kernel.shell_handlers[request["msg_type"]](reply, idents, request))
+                said = kernel.shell_handlers[request["msg_type"]](reply, idents, request)
+                if inspect.isawaitable(said):
+                    asyncio.run(_result(said))
+            is_answered = True
         finally:
             with self._publishing:
-                if self._cell is None or not reply.frames:  # the cell has ended meanwhile
+                if self._cell is None or not is_answered:  # the cell has ended meanwhile
                     self._channel.io_loop.add_callback(kernel.shell_channel_thread_main, message)
                 else:
-                    send = kernel.shell_stream.send_multipart
-                    self._channel.io_loop.add_callback(send, reply.frames)
+                    if reply.frames:
+                        send = kernel.shell_stream.send_multipart
+                        self._channel.io_loop.add_callback(send, reply.frames)
                     # A front end waits for the end of its request, and takes the state for the
                     # kernel's: the cell runs on.
                     kernel._publish_status("idle", "shell", request)
                     kernel._publish_status("busy", "shell", self._cell)
+
+
+async def _result(said: Any) -> None:
+    await said
 
 
 class _Reply:
