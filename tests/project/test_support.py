@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import power
 import pytest
 from support import promise
 from support.ranks import loops
@@ -20,7 +19,7 @@ from support.runs import quarantine, skips
 from support.runs.history import Outcome, outcomes, typical_seconds, write_durations
 from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
-from tools import repeat
+from tools import power, repeat
 
 from phalanx.supervisor.hosts.session import JOIN_S
 
