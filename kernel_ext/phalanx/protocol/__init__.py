@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from .activity import (
+    Activity,
+    GroupProgress,
+    Passed,
+    UserWait,
+    format_ranks,
+    name_ranks,
+    say_message,
+)
 from .channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame, read_frame
 from .client import (
     GRACE_S,
@@ -43,12 +52,19 @@ from .client import (
     TraceIs,
     WorkspaceRecord,
 )
+from .host_plan import (
+    MOST_CONNECTIONS,
+    BootProgress,
+    BootState,
+    HostPlan,
+    JobOptions,
+    RemoteOptions,
+)
 from .rank import (
     CALLBACK,
     ENTRY,
     MOST_DAP_NBYTES,
     MOST_RANKS,
-    Activity,
     AskDebugger,
     BindValues,
     CellBegan,
@@ -68,7 +84,6 @@ from .rank import (
     GiveLastError,
     GiveNames,
     GiveValue,
-    GroupProgress,
     Inspect,
     Inspected,
     InterruptCaught,
@@ -77,7 +92,6 @@ from .rank import (
     LineNeed,
     LineNotNeeded,
     OutputDrawn,
-    Passed,
     PublishLinks,
     PublishSweep,
     RankAnswer,
@@ -99,13 +113,9 @@ from .rank import (
     ToSupervisor,
     TypedLine,
     TypeLine,
-    UserWait,
     Welcome,
     Withdraw,
     WorldConfig,
-    format_ranks,
-    name_ranks,
-    say_message,
 )
 from .records import (
     END_ASKED,
@@ -113,19 +123,14 @@ from .records import (
     LINKS_DONE_MIME,
     LINKS_MIME,
     MEASUREMENT_MIME,
-    MOST_CONNECTIONS,
     MOST_SPANS,
     MOST_USES,
     OUTPUT_GAP,
     SHOWS_ERROR,
     USER_SIGNALS,
-    BootProgress,
-    BootState,
     CellTime,
     HostClock,
     HostInfo,
-    HostPlan,
-    JobOptions,
     LateRank,
     Limit,
     LinkInfo,
@@ -134,9 +139,7 @@ from .records import (
     Measurement,
     RankInfo,
     RankSample,
-    RankStack,
     RankState,
-    RemoteOptions,
     Samples,
     Span,
     SweepProgress,
@@ -146,6 +149,9 @@ from .records import (
     Waiting,
     WatchSamples,
     WorldTopology,
+)
+from .stacks import (
+    RankStack,
     say_busy,
     say_killed,
     say_killed_at_once,

@@ -10,17 +10,10 @@ from typing import Any
 
 import msgspec
 
+from .host_plan import BootProgress, HostPlan, RemoteOptions
 from .rank import CellEnded, LineNeed, RankNews, RankOrder, TypedLine, WorldConfig
-from .records import (
-    BootProgress,
-    HostClock,
-    HostPlan,
-    RankStack,
-    RemoteOptions,
-    Samples,
-    WatchSamples,
-    WorldTopology,
-)
+from .records import HostClock, Samples, WatchSamples, WorldTopology
+from .stacks import RankStack
 
 GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
 

@@ -26,18 +26,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .rank import (
-    MOST_RANKS,
-    Activity,
-    Amount,
-    Code,
-    Epoch,
-    Pid,
-    Rank,
-    ToRank,
-    ToSupervisor,
-    WorldConfig,
-)
+from .activity import Activity
+from .rank import MOST_RANKS, Amount, Code, Epoch, Pid, Rank, ToRank, ToSupervisor, WorldConfig
 from .records import RankSample
 
 Stream = Literal["stdout", "stderr"]

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from .client import BootOptions, GetStacks, Notice, StacksAre
+from .host_plan import BootProgress
 from .rank import Amount
-from .records import BootProgress
 
 WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer busy at once
 _MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too

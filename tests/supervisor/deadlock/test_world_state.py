@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.protocol import Gather, Gathered, Recover, Refused, SplitClosed, SplitFormed
-from phalanx.supervisor.membership import WorldState
+from phalanx.supervisor.world_state import WorldState
 
 
 def test_a_round_is_answered_when_all_shares_are_there():

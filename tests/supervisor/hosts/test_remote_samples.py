@@ -26,10 +26,10 @@ from phalanx.protocol.host import (
 )
 from phalanx.supervisor.hosts import samples as samples_module
 from phalanx.supervisor.hosts.samples import SampleReader, in_root_time, is_sound
-from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.root import observers as observers_module
 from phalanx.supervisor.root.cells import CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
+from phalanx.supervisor.world_state import WorldState
 
 AHEAD_NS = -5_000  # the other host's clock is ahead of ours by so much
 

@@ -12,9 +12,9 @@ from support.ranks.loops import run_jumping
 from phalanx.protocol import Activity, GroupProgress
 from phalanx.protocol.host import HostSamples
 from phalanx.supervisor.hosts.samples import SampleReader
-from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.root.cells import KEPT_NS, CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
+from phalanx.supervisor.world_state import WorldState
 
 
 def _samplers(sent):

@@ -16,9 +16,9 @@ from support.ranks.loops import run_jumping
 from phalanx.protocol.host import RankGone, Spawn
 from phalanx.supervisor.health.frozen_ranks import HealthWatch
 from phalanx.supervisor.hosts.local_host import LocalHost
-from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.processes.child import ChildProcess, OutputPipe
 from phalanx.supervisor.root.observers import RankInspector
+from phalanx.supervisor.world_state import WorldState
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from ..processes.child import ChildProcess, OutputPipe, exit_reason
 from ..processes.system import has_abstract_sockets, remove_folder
 
 if TYPE_CHECKING:
-    from ..membership import RankDirectory
+    from ..world_state import RankDirectory
 
 MOST_CHARACTERS = 75  # of the folder's path: a socket's path may have at most 103 (macOS)
 

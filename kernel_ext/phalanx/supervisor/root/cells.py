@@ -35,7 +35,8 @@ from phalanx.protocol import (
 from phalanx.protocol.host import WatchRanks
 
 from ..hosts.host_set import HostSet
-from ..membership import MembershipCoordinator, RankDirectory, WorldState
+from ..membership import MembershipCoordinator
+from ..world_state import RankDirectory, WorldState
 from .observers import RankInspector, StallWatcher
 from .replacement import Restarts
 

@@ -29,8 +29,8 @@ from ..health.impossible_waits import WORLD, ImpossibleWait, ImpossibleWaitSearc
 from ..health.slow_operations import LongWait, SlowOperationDetector, waits_now
 from ..health.stacks import parse_dump, place_of
 from ..hosts.host_set import HostSet
-from ..membership import WorldState
 from ..tasks import LogOnceOnError
+from ..world_state import WorldState
 
 if TYPE_CHECKING:
     from ..hosts.local_host import LocalHost

@@ -28,7 +28,7 @@ from phalanx.protocol import (
 )
 
 from ..hosts.host_set import HostSet
-from ..membership import WorldState
+from ..world_state import WorldState
 from .cells import CellHistory, CellTimeline
 from .observers import RankInspector
 from .replacement import ReplacementBacklog

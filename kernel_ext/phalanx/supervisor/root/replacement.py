@@ -27,7 +27,7 @@ from phalanx.protocol import (
 from phalanx.protocol.host import GiveBack, Spawn
 
 from ..hosts.host_set import HostSet
-from ..membership import RESTARTED, WorldState
+from ..world_state import RESTARTED, WorldState
 from .ending import RankEnding
 from .rank_loss import RankLosses
 

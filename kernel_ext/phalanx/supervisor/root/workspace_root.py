@@ -44,8 +44,8 @@ from phalanx.protocol import (
 from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 
 from ..engine.controller import Engines
-from ..membership import WorldState
 from ..runtime_dir import Claim
+from ..world_state import WorldState
 from .cells import CellHistory, CellScheduler
 from .clients import Client, Clients
 from .ending import RankEnding

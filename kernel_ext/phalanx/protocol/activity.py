@@ -1,0 +1,125 @@
+"""Describe what a rank does, in words for users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Write rank numbers in their short form.
+
+    Examples
+    --------
+    >>> format_ranks([3, 0, 2]), format_ranks([5])
+    ('0,2-3', '5')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Write rank numbers as part of a sentence.
+
+    Examples
+    --------
+    >>> name_ranks([2]), name_ranks([0, 1])
+    ('rank 2', 'ranks 0-1')
+    """
+    known = set(ranks)
+    return f"rank{'' if len(known) == 1 else 's'} {format_ranks(known)}"
+
+
+class GroupProgress(NamedTuple):
+    """Progress of a rank in one group: present and last completed operation.
+
+    ``op`` and ``seq`` are the present operation; ``done`` is the number of the last completed one.
+    ``queued`` operations wait in the group's own thread, whatever the rank's cell does.
+    """
+
+    op: str
+    seq: int
+    done: int
+    queued: int = 0
+
+
+class Passed(NamedTuple):
+    """Number of messages between a rank and one peer in one group.
+
+    ``sends``: the rank waits until the peer takes its next message. ``receives``: the rank waits
+    for the peer's next message.
+    """
+
+    sent: int
+    received: int
+    sends: bool = False
+    receives: bool = False
+
+
+class UserWait(NamedTuple):
+    """Operation in which user code has waited for at least 50 ms.
+
+    ``number`` is unique among the waits of the rank. ``op`` is operation ``seq`` of ``group``, or
+    ``"send"`` or ``"recv"`` with rank ``peer``, or ``"work"``: a wait until at most ``seq``
+    operations are queued in the group. ``looks`` counts the polls without success.
+    ``has_threads``: other threads of the rank may act for the user. ``site`` is the caller's
+    place, as in ``"train.py:31"``.
+    """
+
+    number: int
+    group: int
+    op: str
+    seq: int
+    peer: int = -1
+    looks: int = 0
+    has_threads: bool = True
+    site: str = ""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Present operations of a rank, as on its page (`_native.ControlPage.activity`)."""
+
+    epoch: int
+    groups: Mapping[int, GroupProgress]
+    pair: tuple[int, str, int, int] = (-1, "", -1, 0)  # the message it waits for
+    messages: Mapping[tuple[int, int], Passed] = field(default_factory=dict)  # by group and peer
+    wait: UserWait | None = None
+
+    def is_like(self, other: Activity) -> bool:
+        """Whether the other is equal, apart from the number of polls."""
+        if self.wait is None or other.wait is None:
+            return self == other
+        wait = self.wait._replace(looks=other.wait.looks)
+        return replace(self, wait=wait) == other
+
+    @property
+    def doing(self) -> str:
+        """Return the operation the rank is in as text, "" for none.
+
+        Examples
+        --------
+        >>> Activity(1, {0: GroupProgress("", 0, 3)}, (0, "recv", 2, 5)).doing
+        'in recv from rank 2'
+        """
+        busy = [f"in {its.op} #{its.seq}" for _, its in sorted(self.groups.items()) if its.op]
+        if not busy and self.pair[1]:
+            busy = [f"in {say_message(*self.pair[1:3])}"]
+        return busy[0] if busy else ""
+
+    def is_at(self, number: int, seq: int) -> bool:
+        """Whether `doing` means operation or message ``seq`` of group ``number``."""
+        busy = [(group, its.seq) for group, its in sorted(self.groups.items()) if its.op]
+        return busy[0] == (number, seq) if busy else self.pair[3] == seq
+
+
+def say_message(op: str, peer: int, seq: int = 0) -> str:
+    """Describe a message that a rank waits to send or to receive."""
+    number = f" #{seq}" if seq else ""
+    return f"{op}{number} {'from' if op == 'recv' else 'to'} rank {peer}"
