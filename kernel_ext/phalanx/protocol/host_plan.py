@@ -1,4 +1,4 @@
-"""Define a world to start: its hosts, and the way to reach them."""
+"""Define a world to start: its hosts, and how to reach them."""
 
 from __future__ import annotations
 
