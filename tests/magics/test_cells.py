@@ -236,6 +236,12 @@ def test_lines_go_when_all_ranks_have_cleared_them(ranks, who, shown):
     assert run(ranks, code).stdout == shown
 
 
+def test_a_call_clears_none_of_the_notebooks_own_lines(ranks):
+    code = "from IPython.display import clear_output; print(1); clear_output(); print(2)"
+    shown = ranks.run(f"print('own'); _ = ws.run({code!r})").stdout
+    assert shown.splitlines()[0] == "own"
+
+
 @pytest.mark.deep
 def test_a_figure_may_be_updated_in_another_cell(ranks):
     shown = ranks.submit(

@@ -52,7 +52,10 @@ def wait_for(ranks, is_so, what):
     wait_until(look, what)
 
 
-def test_a_slider_moves_both_ways_on_its_rank_only(ranks):
+# A name makes another host of this machine, with a supervisor of its own.
+@pytest.mark.parametrize("options", ["-n 2", "-n 1 --hosts localhost,b --launcher local"])
+def test_a_slider_moves_both_ways_on_its_rank_only(ranks, options):
+    ranks.need_ranks(options)
     shown = run(
         ranks,
         "import ipywidgets as w\n"

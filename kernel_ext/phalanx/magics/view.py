@@ -241,7 +241,8 @@ class NotebookView(View):
         self._has_bars = False
         self._bars: Mapping[int, str] = {}
         self._texts: set[int] = set()  # ranks with lines in the cell that they have not cleared
-        self._has_more = False  # the cell shows more than lines of ranks
+        # Whether the cell shows more than lines of ranks, as the notebook's own around a call.
+        self._has_more = not cell_number
         # A terminal has no place for progress bars: a bar's last state is printed as a line.
         self.shows_bars = hasattr(shell, "kernel")
         self._status = status_for(shell)

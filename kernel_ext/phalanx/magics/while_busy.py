@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 _REQUESTS = frozenset(
@@ -94,30 +94,26 @@ class AnswersWhileBusy:
         return kind in _REQUESTS
 
     def _answer(self, message: Any, idents: Any, request: dict[str, Any]) -> None:
-        kernel, reply = self._kernel, _Reply()
-        is_answered = False
-        try:
-            with self._one_at_a_time:
-                said = kernel.shell_handlers[request["msg_type"]](reply, idents, request)
-                if inspect.isawaitable(said):
-                    asyncio.run(_result(said))
+        kernel, reply, is_answered = self._kernel, _Reply(), False
+        # An error is the kernel's to tell: it handles the request again after the cell.
+        with self._one_at_a_time, suppress(Exception):
+            said = kernel.shell_handlers[request["msg_type"]](reply, idents, request)
+            if inspect.isawaitable(said):
+                # Not asyncio.run: nest_asyncio replaces it, and fails outside of the main thread.
+                with closing(asyncio.new_event_loop()) as loop:
+                    loop.run_until_complete(said)
             is_answered = True
-        finally:
-            with self._publishing:
-                if self._cell is None or not is_answered:  # the cell has ended meanwhile
-                    self._channel.io_loop.add_callback(kernel.shell_channel_thread_main, message)
-                else:
-                    if reply.frames:
-                        send = kernel.shell_stream.send_multipart
-                        self._channel.io_loop.add_callback(send, reply.frames)
-                    # A front end waits for the end of its request, and takes the state for the
-                    # kernel's: the cell runs on.
-                    kernel._publish_status("idle", "shell", request)
-                    kernel._publish_status("busy", "shell", self._cell)
-
-
-async def _result(said: Any) -> None:
-    await said
+        with self._publishing:
+            if self._cell is None or not is_answered:  # the cell has ended meanwhile
+                self._channel.io_loop.add_callback(kernel.shell_channel_thread_main, message)
+                return
+            if reply.frames:
+                send = kernel.shell_stream.send_multipart
+                self._channel.io_loop.add_callback(send, reply.frames)
+            # A front end waits for the end of its request, and takes the state for the kernel's:
+            # the cell runs on.
+            kernel._publish_status("idle", "shell", request)
+            kernel._publish_status("busy", "shell", self._cell)
 
 
 class _Reply:

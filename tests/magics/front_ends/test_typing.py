@@ -197,6 +197,26 @@ def wait():
     assert kernel.states[-1] == "idle"
 
 
+def test_errors_of_a_handler_are_left_to_the_kernel(kernel):
+    """A request whose handler fails is handled again after the cell, and nothing is printed of us."""
+    kernel.run("""
+kernel = get_ipython().kernel
+before, failed = kernel.do_inspect, []
+def fail_once(*args, **kwargs):
+    if failed:
+        return before(*args, **kwargs)
+    failed.append(1)
+    raise RuntimeError
+kernel.do_inspect = fail_once""")
+    try:
+        running = kernel.submit("%%distributed\nimport time\nprint('begun')\ntime.sleep(0.5)")
+        running.until(lambda so_far: "begun" in so_far.stdout)
+        assert kernel.inspect("cheese")["found"]
+        assert running.result().text == "[0-1] begun\n"
+    finally:
+        kernel.run("kernel.do_inspect = before")
+
+
 def test_a_request_that_outlives_the_cell_is_answered_once(kernel, tmp_path):
     way = tmp_path / "on"
     running = kernel.submit(f"""%%distributed
