@@ -1,5 +1,5 @@
 // The element types and their properties. To add a type, add one line here and, if none of the
-// rules in reduce_rules.hpp fits, a rule there.
+// rules in element_ops.hpp fits, a rule there.
 #pragma once
 
 #include <array>

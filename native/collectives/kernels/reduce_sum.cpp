@@ -1,6 +1,6 @@
 // The kernels of Reduction::kSum; a file of their own, so that three files compile in parallel.
+#include "collectives/kernels/element_ops.hpp"
 #include "collectives/kernels/reduce_loops.hpp"
-#include "collectives/kernels/reduce_rules.hpp"
 
 namespace phalanx {
 
