@@ -17,7 +17,7 @@ LONG_S = 600.0  # no linger time that is over while a test looks
 # A host tries to reach its root again each 1.6 s at most, and ends its ranks in half a second.
 BACK_S = 1.6 + BOUND_S
 HEARD_S = 4.0 + BOUND_S  # a cell that is lost on its way, and its end as well: 2 s each
-RANK = "phalanx.supervisor.engine.main"
+RANK = " rank-"
 
 pytestmark = pytest.mark.slow
 

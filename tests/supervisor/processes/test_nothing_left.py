@@ -80,7 +80,7 @@ PHASES = {
 # victim, but client and root -> what its command line holds
 VICTIMS = {
     "controller": "phalanx.supervisor.engine.controller_main",
-    "rank": "phalanx.supervisor.engine.main",
+    "rank": " rank-",
     "sweeper": "sweep_main.py",
     "child": "sleep 1008",
 }

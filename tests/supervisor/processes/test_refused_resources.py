@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.promise import PATIENCE_S
 from support.ranks.loops import run_jumping
+from support.waiting import wait_until_async
 
 from phalanx.protocol.host import RankGone, Spawn
 from phalanx.supervisor.health.frozen_ranks import HealthWatch
@@ -37,6 +38,7 @@ def test_a_spawn_that_is_refused_descriptors_leaves_none_open(tmp_path):
         host = LocalHost((0, 1), said.append, cwd=str(tmp_path))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         host.take(Spawn(0))  # what is made once
+        await wait_until_async(lambda: host.report(0).pid, "the fork server is ready")
         refused, is_up = 0, False
         try:
             while not is_up:

@@ -108,7 +108,7 @@ def test_ranks_whose_owner_was_killed_go_on_for_the_next_owner():
         assert 10 < info.ends_in_s <= 30
         # A rank that does not answer is named.
         rank = psutil.Process(
-            next(p.pid for p in root.children() if "engine.main" in " ".join(p.cmdline()))
+            next(p.pid for p in root.children() if " rank-" in " ".join(p.cmdline()))
         )
         rank.suspend()
         try:

@@ -142,13 +142,16 @@ def is_supervised() -> bool:
     return _PROCESS.channel is not None or CHANNEL_VARIABLE in os.environ
 
 
-def supervisor_channel() -> Channel:
+def supervisor_channel(*, is_rank: bool = False) -> Channel:
     """Return the channel to this host's supervisor, always the same one.
 
     The first call removes the environment variable, because a process that this one starts is not a
-    rank. From then on the supervisor can read this process's Python stacks.
+    rank. From then on the supervisor can read this process's Python stacks. ``is_rank``: this
+    process is the rank, although another may have imported this module and forked it.
     """
     with _PROCESS.lock:
+        if is_rank:
+            _PROCESS.pid = os.getpid()
         _PROCESS.check_pid()
         if _PROCESS.channel is None:
             _PROCESS.channel = open_channel(os.environ.get(CHANNEL_VARIABLE, ""))

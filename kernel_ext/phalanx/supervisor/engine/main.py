@@ -1,7 +1,7 @@
 """Run a rank's process: ipyparallel's engine with `RankKernel`.
 
 The host supervisor is the parent. Over the inherited channel it tells the engine its rank and how
-to reach the controller.
+to reach the controller. The same program is the fork server that the ranks of a host come from.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ import sys
 import threading
 from typing import Any
 
+from ..processes.fork_server import serve_forks
+from ..processes.sweeper import VARIABLE
 from ..processes.system import die_with_parent
 
+_OF_RANKS = (
+    "ipyparallel.engine.app",
+    "phalanx.rank",
+    "phalanx.supervisor.engine.curve",
+    "phalanx.supervisor.engine.kernel",
+)
 CURVE_KEYS = ("curve_serverkey", "curve_publickey", "curve_secretkey")
 
 
@@ -34,12 +42,33 @@ def _load_ipykernel() -> None:
     del sys.modules["debugpy"]
 
 
+def _load_what_ranks_need() -> None:
+    """Import all that a rank imports until it takes cells."""
+    for name in _OF_RANKS:
+        importlib.import_module(name)
+    gc.freeze()  # so that no collection in a rank writes to the shared pages
+
+
 def main() -> None:
-    """Run one rank until its supervisor ends it."""
-    die_with_parent(int(sys.argv[1]))
+    """Run a fork server, or one rank, until the supervisor ends it.
+
+    Command line of a fork server: the parent's pid, the descriptor of its orders, and a title. Of a
+    rank: the parent's pid, then the reading ends of its output, its output file and the pipe that
+    asks it to end.
+    """
+    parent_pid, *words = int(sys.argv[1]), *sys.argv[2:]
+    die_with_parent(parent_pid)
     faulthandler.enable(all_threads=False)
     _load_ipykernel()
+    if len(words) == 2:
+        _load_what_ranks_need()
+        words = serve_forks(parent_pid, int(words[0]), mark=VARIABLE)
+        if "numpy.random" in sys.modules:  # before numpy 2; else all ranks drew the same numbers
+            sys.modules["numpy.random"].seed()
+    _run_rank(*map(int, words))
 
+
+def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> None:
     from ipyparallel.engine import app
     from traitlets.config import Application
 
@@ -51,7 +80,7 @@ def main() -> None:
     from .kernel import RankKernel
     from .output import PublishThread, Stream, note_outgoing
 
-    channel = supervisor_channel()
+    channel = supervisor_channel(is_rank=True)
     request = Register(channel.next_id(), os.getpid())
     answer = channel.request(request, request.id, timeout=None)
     if not isinstance(answer, Registered):
@@ -80,16 +109,15 @@ def main() -> None:
             assert isinstance(sys.stdout, Stream)
             assert isinstance(sys.stderr, Stream)
             self.kernel.captures = (
-                sys.stdout.capture(int(sys.argv[2])),
-                sys.stderr.capture(int(sys.argv[3])),
+                sys.stdout.capture(stdout_fd),
+                sys.stderr.capture(stderr_fd),
             )
             sys.stdout.other, sys.stderr.other = sys.stderr, sys.stdout
             window = sys.stdout.window = sys.stderr.window = OutputThrottle()
             window.never_in(sys.stdout.pub_thread.thread.ident)
-            record = OutputRecord(int(sys.argv[4]))
+            record = OutputRecord(shown_fd)
             widgets = OutputWidgets()
             n_shown = note_outgoing(self.kernel.session, record, window, widgets)
-            end_fd = int(sys.argv[5])
             os.set_inheritable(end_fd, False)  # what a cell starts need not know
             self.kernel.serve(rank, size, channel, window, n_shown, widgets, end_fd)
             # The 73,000 objects that stay for good need not be scanned by each garbage collection

@@ -74,8 +74,9 @@ from ..processes.child import (
     OutputPipe,
     exit_reason,
 )
+from ..processes.fork_server import ForkServer
 from ..processes.sweeper import Sweeper
-from ..processes.system import THREADS_VARIABLE, threads_each, usable_cores
+from ..processes.system import THREADS_VARIABLE, can_adopt, threads_each, usable_cores
 from .commands import HostCommands
 from .local_rank import LocalRank, RankProcess, create_shown, read_shown
 from .samples import SampleReader
@@ -91,7 +92,8 @@ TOUCHED_S = 0.25
 # A rank's place under our names: rank and size in the world, then on its host.
 _PLACE_VARIABLES = ("PHALANX_RANK", "PHALANX_SIZE", "PHALANX_LOCAL_RANK", "PHALANX_LOCAL_SIZE")
 
-# (environment, descriptors to inherit, on_exit) -> the child
+_ENGINE = (sys.executable, "-m", "phalanx.supervisor.engine.main")
+# (environment, descriptors of this rank, on_exit) -> the child
 _Make = Callable[[Mapping[str, str], Sequence[int], Callable[[int], None]], ChildProcess]
 
 
@@ -148,6 +150,8 @@ class LocalHost:
         self._sweeper = Sweeper(socket_path)
         if socket_path:  # this process may be killed before it starts a rank
             self._sweeper.start(os.environ)
+        self._forks: ForkServer | None = None  # of ranks that run cells
+        self._to_spawn: list[int] = []  # ranks that wait for it
         self._oom = OutOfMemory()
         self._is_stopping = False
 
@@ -182,10 +186,8 @@ class LocalHost:
             case AbortEpoch():
                 self.memory.abort(message.epoch, message.kind, message.culprit, message.message)
             case Spawn():
-                try:
-                    self._spawn(message.rank)
-                except OSError as error:
-                    self._say(RankGone(message.rank, 1, f"could not be started: {error}", ""))
+                self._to_spawn.append(message.rank)
+                self._spawn_all()
             case GiveBack():
                 self._give_back(self._ranks[message.rank])
             case ReleaseOutput() if child := self._ranks[message.rank].child:
@@ -206,6 +208,9 @@ class LocalHost:
         """Answer a request of the root."""
         match request:
             case Kill():
+                if request.rank in self._to_spawn:
+                    self._to_spawn.remove(request.rank)
+                    self._say(RankGone(request.rank, -9, exit_reason(-9), ""))
                 child = self._ranks[request.rank].child
                 return Killed(child is None or await child.kill(request.timeout_s))
             case Look():
@@ -242,16 +247,53 @@ class LocalHost:
             at_once=self._at_once,
         )
 
+    def _spawn_all(self) -> None:
+        """Start the ranks that run cells, once the fork server is ready."""
+        if can_adopt() and (self._forks is None or not self._forks.is_ready):
+            try:
+                self._forks = self._forks or self._start_forks(self._ranks[self._to_spawn[0]])
+            except OSError as error:
+                self._refuse_all(1, f"could not be started: {error}")
+            return
+        while self._to_spawn and not self._is_stopping:
+            rank = self._to_spawn.pop(0)
+            try:
+                self._spawn(rank)
+            except OSError as error:
+                self._say(RankGone(rank, 1, f"could not be started: {error}", ""))
+
+    def _refuse_all(self, status: int, reason: str, tail: str = "") -> None:
+        """Say that the ranks which wait for the fork server have ended."""
+        ranks, self._to_spawn = self._to_spawn, []
+        for rank in ranks:
+            self._say(RankGone(rank, status, reason, tail))
+
+    def _start_forks(self, its: LocalRank) -> ForkServer:
+        serial, mark = self._mark()
+        forks = ForkServer(
+            _ENGINE,
+            env={**self._cell_environment(its), **mark},
+            cwd=self._cwd,
+            fds=self.memory.fds,
+            on_ready=self._spawn_all,
+            on_exit=self._on_forks_exit,
+        )
+        self._sweeper.started(forks.process.pid, serial)
+        return forks
+
+    def _on_forks_exit(self, status: int) -> None:
+        assert self._forks is not None
+        process, self._forks = self._forks.process, None  # the next spawn starts another
+        self._sweeper.gone(process.pid)
+        self._refuse_all(status, self._reason(status), process.tail)
+
     def _spawn(self, rank: int) -> None:
         """Start the process of a rank that runs cells; `OSError` on failure."""
         its = self._ranks[rank]
         if its.shown_fd < 0:
             its.shown_fd = create_shown()
-        command = [sys.executable, "-m", "phalanx.supervisor.engine.main", str(os.getpid())]
-        env = self._environment(its, self._env)
-        # An IPython kernel sets this variable for its own plots; a rank is a kernel without a front
-        # end.
-        env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        env = self._cell_environment(its)
+        fork = None if self._forks is None else self._forks.fork
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as once_started:
             end_fd, ask_fd = os.pipe()
             once_started.callback(os.close, end_fd)
@@ -261,16 +303,20 @@ class LocalHost:
             stderr = OutputPipe()
             undo.callback(stderr.finish)
             own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd, end_fd)
+            arguments = list(map(str, own_fds))
             child = self._start(
                 its,
                 lambda env, fds, on_exit: ChildProcess(
-                    [*command, *map(str, own_fds)],
+                    [f"rank-{rank}", *arguments]
+                    if fork
+                    else [*_ENGINE, str(os.getpid()), *arguments],
                     env=env,
                     cwd=self._cwd,
-                    pass_fds=(*own_fds, *fds),
+                    pass_fds=(*own_fds, *fds) if fork else (*own_fds, *fds, *self.memory.fds),
                     stdout=stdout,
                     stderr=stderr,
                     on_exit=on_exit,
+                    fork=fork,
                 ),
                 env,
             )
@@ -298,7 +344,7 @@ class LocalHost:
                 command,
                 env=env,
                 cwd=self._cwd,
-                pass_fds=fds,
+                pass_fds=(*fds, *self.memory.fds),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
@@ -307,6 +353,14 @@ class LocalHost:
             ),
             self._environment(its, env),
         )
+
+    def _cell_environment(self, its: LocalRank) -> dict[str, str]:
+        """Return the environment of a rank that runs cells."""
+        env = self._environment(its, self._env)
+        # An IPython kernel sets this variable for its own plots; a rank is a kernel without a front
+        # end.
+        env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        return env
 
     def _environment(self, its: LocalRank, given: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a rank.
@@ -335,10 +389,7 @@ class LocalHost:
 
     def _start(self, its: LocalRank, make: _Make, env: Mapping[str, str]) -> RankProcess:
         """Start a rank's process with its channel and the host's memory."""
-        if not self._sweeper.has_started:
-            self._sweeper.start(os.environ)
-        serial = next(self._serials)
-        mark = self._sweeper.mark(serial)
+        serial, mark = self._mark()
         ours, theirs = socket.socketpair()
         stacks: StackPipe | None = None
         try:
@@ -351,7 +402,7 @@ class LocalHost:
                 }
                 process = make(
                     {**env, **mark, **said},
-                    (*fds, *self.memory.fds),
+                    fds,
                     lambda status: self._on_exit(its, child, status),
                 )
         except BaseException:
@@ -366,6 +417,13 @@ class LocalHost:
         child = its.child = RankProcess(its.rank, process, ours, stacks, self._say)
         self._sweeper.started(process.pid, serial)
         return child
+
+    def _mark(self) -> tuple[int, dict[str, str]]:
+        """Return a new child's serial number, and its variables for the sweeper."""
+        if not self._sweeper.has_started:
+            self._sweeper.start(os.environ)
+        serial = next(self._serials)
+        return serial, self._sweeper.mark(serial)
 
     def _on_exit(self, its: LocalRank, child: RankProcess, status: int) -> None:
         child.close()
@@ -417,6 +475,10 @@ class LocalHost:
             for process in processes:
                 process.kill()
             await asyncio.wait(exits)
+        if self._forks is not None:
+            process = self._forks.process
+            process.kill()
+            await process.exited.wait()
         await self._sweeper.stop()
         self.memory.close()
         for its in self._ranks.values():

@@ -17,6 +17,9 @@ from .system import end_with_parent, open_pidfd
 
 log = logging.getLogger(__name__)
 
+# (arguments, environment, its number of each descriptor -> ours) -> the child
+Fork = Callable[[Sequence[str], Mapping[str, str], Mapping[int, int]], "ForkedProcess"]
+
 # After a successful program has ended, another process may still write to its pipes (`> >(tee
 # log)`). Such output is read for at most this long. Only the end of the launch waits for it.
 LAST_OUTPUT_S = 0.5
@@ -81,13 +84,31 @@ class ChildInput(Protocol):
         """End the child's input; idempotent."""
 
 
+class ForkedProcess:
+    """A child that `ForkServer` has made, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    def wait(self) -> int:
+        """Wait for the child's end; return its status as `subprocess` gives it."""
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+    def kill(self) -> None:
+        """Kill the child, which nobody has waited for yet."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
 class ChildProcess:
     """A child process with its own session, reaped by the event loop.
 
     Parameters
     ----------
     command : sequence of str
-        Program and its arguments.
+        Program and its arguments; with ``fork`` the arguments only.
     env : mapping
         The child's environment.
     cwd : str
@@ -103,6 +124,8 @@ class ChildProcess:
     tied : bool
         Whether the child is to be killed when this process dies. Set it for programs that do not
         call `die_with_parent` themselves.
+    fork : callable, optional
+        `ForkServer.fork`, which makes the child; None: start a program.
     """
 
     def __init__(
@@ -117,6 +140,7 @@ class ChildProcess:
         on_exit: Callable[[int], None],
         stdin: ChildInput | None = None,
         tied: bool = False,
+        fork: Fork | None = None,
     ) -> None:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
@@ -125,24 +149,29 @@ class ChildProcess:
         self._stdin = stdin
         self._is_tied = tied
         self._pipes = (stdout,) if stdout is stderr else (stdout, stderr)
+        self._popen: subprocess.Popen[bytes] | ForkedProcess
         try:
-            # start_new_session: Ctrl-C in the terminal must not reach the ranks, and the whole
-            # process group (with a rank's children) can be killed at once.
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL if stdin is None else stdin.read_fd,
-                stdout=stdout.write_fd,
-                stderr=stderr.write_fd,
-                env=dict(env),
-                cwd=cwd,
-                pass_fds=pass_fds,
-                start_new_session=True,
-                # Other threads of this process (zmq's, executors') may hold locks at the fork.
-                # The function needs none of them: it makes two system calls, with a library
-                # that was loaded before. A wrapper process would cost 20 ms per rank. Ranks
-                # that run cells are our own program and call `die_with_parent` themselves.
-                preexec_fn=end_with_parent(os.getpid()) if tied else None,  # noqa: PLW1509
-            )
+            if fork is not None:
+                fds = {**{fd: fd for fd in pass_fds}, 1: stdout.write_fd, 2: stderr.write_fd}
+                self._popen = fork(command, env, fds)
+            else:
+                # start_new_session: Ctrl-C in the terminal must not reach the ranks, and the whole
+                # process group (with a rank's children) can be killed at once.
+                self._popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL if stdin is None else stdin.read_fd,
+                    stdout=stdout.write_fd,
+                    stderr=stderr.write_fd,
+                    env=dict(env),
+                    cwd=cwd,
+                    pass_fds=pass_fds,
+                    start_new_session=True,
+                    # Other threads of this process (zmq's, executors') may hold locks at the fork.
+                    # The function needs none of them: it makes two system calls, with a library
+                    # that was loaded before. A wrapper process would cost 20 ms per rank. Ranks
+                    # that run cells are our own program and call `die_with_parent` themselves.
+                    preexec_fn=end_with_parent(os.getpid()) if tied else None,  # noqa: PLW1509
+                )
         except BaseException:
             if stdin is not None:
                 stdin.close()

@@ -53,9 +53,9 @@ class Sweeper:
     def mark(self, serial: int) -> dict[str, str]:
         """Return the variables for a child's environment.
 
-        Never use a serial twice.
+        Never use a serial twice. All marks of a world have the same length (`serve_forks`).
         """
-        return {VARIABLE: f"{self._world}.{serial}"}
+        return {VARIABLE: f"{self._world}.{serial:09}"}
 
     def start(self, env: Mapping[str, str]) -> None:
         """Start the process; ``env`` is the supervisor's own environment."""
@@ -75,17 +75,17 @@ class Sweeper:
         self._pidfd = open_pidfd(self._popen.pid)
         self._loop.add_reader(self._pidfd, self._reap, env)
         for pid, serial in self._children.items():
-            self._say(f"+{pid} {serial}")
+            self._say(f"+{pid} {serial:09}")
 
     def started(self, pid: int, serial: int) -> None:
         """Tell the process about a new child."""
         self._children[pid] = serial
-        self._say(f"+{pid} {serial}")
+        self._say(f"+{pid} {serial:09}")
 
     def gone(self, pid: int) -> None:
         """Kill what a reaped child has left behind."""
         serial = self._children.pop(pid)
-        self._say(f"-{pid} {serial}")
+        self._say(f"-{pid} {serial:09}")
 
     def ending(self) -> None:
         """Announce the end of all children.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import logging
@@ -15,14 +16,14 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from phalanx.errors import DistributedError
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 # Poll interval where the kernel does not report the end of a process: 20 polls per second cost 1 ms
 # of a core.
 LOOK_EVERY_S = 0.05
@@ -155,6 +156,21 @@ def die_with_parent(parent_pid: int, folder: str = "") -> None:
     if os.getppid() != parent_pid:
         remove_folder(folder)
         os._exit(1)
+
+
+def can_adopt() -> bool:
+    """Whether `adopt_orphans` works here (Linux)."""
+    return hasattr(_libc(), "prctl")
+
+
+@contextlib.contextmanager
+def adopt_orphans() -> Iterator[None]:
+    """Become the parent of descendants that lose theirs meanwhile."""
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        _libc().prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _follow(parent_pid: int, folder: str) -> None:
