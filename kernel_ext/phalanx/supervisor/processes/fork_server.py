@@ -145,8 +145,9 @@ class ForkServer:
 def serve_forks(parent_pid: int, sock_fd: int, mark: str) -> list[str]:
     """Fork processes as the supervisor asks; return in them only.
 
-    The result is their arguments without the title. Call this on the only thread, after all imports. ``mark`` is the variable by which a sweep
-    finds the process: it is changed where the kernel shows it, too.
+    The result is their arguments without the title. Call this on the only thread, after all
+    imports. ``mark`` is the variable by which a sweep finds the process: it is changed where the
+    system shows it, too.
     """
     sock = socket.socket(fileno=sock_fd)
     sock.send(_READY)
