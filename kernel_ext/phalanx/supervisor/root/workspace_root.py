@@ -118,10 +118,11 @@ class WorkspaceRoot(Root[ToRoot]):
         addresses = await self._host.reached_at()  # may wait for a name server
         if self._over.is_set():
             return
-        self._engines.start_controller(self._boot.cwd, addresses)
         for rank in self._host.ranks:
             if not self._over.is_set():  # else a rank could not be started
                 self._host.take(Spawn(rank))
+        if not self._over.is_set():
+            self._engines.start_controller(self._boot.cwd, addresses)
 
     def stop(self) -> None:
         """End the ranks in order, then the world.
