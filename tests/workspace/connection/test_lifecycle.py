@@ -361,7 +361,7 @@ def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(breakable,
 def test_stop_leaves_nothing(own):
     processes = processes_of(root_pid(own))
     before = n_descriptors()
-    assert len(processes) == 5  # root, controller, sweeper, two ranks
+    assert len(processes) == 6  # root, controller, sweeper, fork server, two ranks
     own.stop()
     own.stop()
     assert wait_gone(processes, BOUND_S) == []
