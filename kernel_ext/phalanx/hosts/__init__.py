@@ -1,12 +1,11 @@
 """Read hostfiles, options and jobs, and plan starts on hosts.
 
-The package reads files, this machine's names and interfaces. Its package `discovery` asks other
-hosts over ssh; it is imported where it is used, as a start needs none of it.
+The package reads files, this machine's names and interfaces; it asks no other host.
 """
 
 from __future__ import annotations
 
-from .host import Fault, Host, Hostfile, HostfileError, is_address
+from .host import Fault, Host, Hostfile, HostfileError, Rdma, bare_name, is_address
 from .hostfile import parse_hosts, read_hostfile, read_hosts_text, to_json
 from .jobs import (
     LAUNCHERS,
@@ -49,7 +48,9 @@ __all__ = [
     "Host",
     "Hostfile",
     "HostfileError",
+    "Rdma",
     "add_host_arguments",
+    "bare_name",
     "check_job",
     "check_launcher_name",
     "count_of",
