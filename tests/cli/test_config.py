@@ -18,6 +18,7 @@ from support.waiting import wait_until
 
 from phalanx.cli import main
 from phalanx.cli.config import command
+from phalanx.cli.config.setup import CableSetup
 from phalanx.cli.config.surveys import load_surveys
 from phalanx.errors import DistributedError
 from phalanx.hosts import read_hostfile
@@ -43,7 +44,7 @@ def deaf(monkeypatch):
         pytest.fail("a host was asked")
 
     monkeypatch.setattr(command, "gather", ask)
-    monkeypatch.setattr(command, "run_setup", ask)
+    monkeypatch.setattr(CableSetup, "run", ask)
 
 
 @pytest.mark.usefixtures("deaf")
@@ -167,6 +168,17 @@ def _answered(monkeypatch, world, *, has_sudo=True):
     return ",".join(survey.name for survey in saved)
 
 
+def _recorded(monkeypatch, method):
+    """Return the setups of which a method is called, without running it."""
+    found = []
+
+    def record(setup):
+        found.append(setup)
+
+    monkeypatch.setattr(CableSetup, method, record)
+    return found
+
+
 @pytest.fixture
 def ssh(tmp_path, monkeypatch):
     """An ssh that writes its words down and runs the command here."""
@@ -184,12 +196,12 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
     # The setup and its undoing have them as well.
     hosts, seen = _answered(monkeypatch, "no_rdma"), []
 
-    def fail(probes, *_, **__):
-        seen.append(probes.remote.ssh_args)
+    def fail(setup):
+        seen.append(setup.probes.remote.ssh_args)
         raise DistributedError
 
-    for name in ("run_setup", "undo_setup"):
-        monkeypatch.setattr(command, name, fail)
+    for name in ("run", "undo"):
+        monkeypatch.setattr(CableSetup, name, fail)
     config(capsys, "--hosts", hosts, "--auto-setup", "--ssh-arg=-4")
     config(capsys, "--hosts", hosts, "--undo-setup", "--ssh-arg=-4")
     assert seen == [("-4",)] * 2
@@ -197,19 +209,18 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
 
 def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma")
-    ran = []
-    monkeypatch.setattr(command, "run_setup", lambda *args, **_: ran.append(args))
+    ran = _recorded(monkeypatch, "run")
     status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
     assert (status, err) == (0, "")
     assert json.loads(out)["backend"] == "ring"
-    ((probes, _, cables),) = ran
-    assert not any(plan.is_local for plan in probes.plans)
-    assert len(cables) == 3
+    (setup,) = ran
+    assert not any(plan.is_local for plan in setup.probes.plans)
+    assert len(setup.cables) == 3
 
 
 def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma", has_sudo=False)
-    monkeypatch.setattr(command, "run_setup", lambda *_, **__: pytest.fail("it was run"))
+    monkeypatch.setattr(CableSetup, "run", lambda _: pytest.fail("it was run"))
     status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
     assert status == 1
     assert json.loads(out)["backend"] == "ring"
@@ -219,10 +230,9 @@ def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatc
 
 def test_undo_setup_takes_back_and_writes_nothing(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma")
-    undone = []
-    monkeypatch.setattr(command, "undo_setup", lambda *args, **_: undone.append(args))
+    undone = _recorded(monkeypatch, "undo")
     assert config(capsys, "--hosts", hosts, "--undo-setup") == (0, "", "")
-    assert len(undone[0][2]) == 3
+    assert len(undone[0].cables) == 3
 
 
 @pytest.mark.slow

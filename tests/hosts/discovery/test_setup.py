@@ -14,7 +14,7 @@ from support.promise import ROOM_S
 
 from phalanx.cli.config.networks import Cable
 from phalanx.cli.config.planner import Discovery
-from phalanx.cli.config.setup import SetupError, run_setup, undo_setup
+from phalanx.cli.config.setup import CableSetup, SetupError
 from phalanx.cli.config.surveys import Survey, gather
 from phalanx.cli.probe import probe_main
 from phalanx.cli.probe.talk import HostProbes
@@ -70,7 +70,7 @@ def _by_host(log, name):
 def test_every_command_runs_on_its_host_and_cables_are_tried(far):
     log, said = far(), []
     probes, surveys, cables = _pair()
-    run_setup(probes, surveys, cables, say=said.append)
+    CableSetup(probes, surveys, cables, said.append).run()
     assert _by_host(log, "mac0") == [
         "ifconfig bridge0 down",
         "ifconfig en2 inet 192.168.0.1 netmask 255.255.255.252",
@@ -85,14 +85,14 @@ def test_every_command_runs_on_its_host_and_cables_are_tried(far):
 def test_a_route_that_is_not_there_is_added(far):
     log = far(route='[ "$1" != change ]')
     probes, surveys, cables = _pair()
-    run_setup(probes, surveys, cables, say=lambda _: None)
+    CableSetup(probes, surveys, cables, lambda _: None).run()
     assert "route add 192.168.0.2 -interface en2" in _by_host(log, "mac0")
 
 
 def test_a_missing_bridge_is_no_failure(far):
     far(ifconfig='[ "$1" != bridge0 ]')
     probes, surveys, cables = _pair()
-    run_setup(probes, surveys, cables, say=lambda _: None)
+    CableSetup(probes, surveys, cables, lambda _: None).run()
 
 
 def test_one_failure_undoes_everything_everywhere(far):
@@ -100,7 +100,7 @@ def test_one_failure_undoes_everything_everywhere(far):
     log = far(ifconfig=fails)
     probes, surveys, cables = _pair()
     with pytest.raises(SetupError) as told:
-        run_setup(probes, surveys, cables, say=lambda _: None)
+        CableSetup(probes, surveys, cables, lambda _: None).run()
     assert "mac1: 'sudo ifconfig en2 inet 192.168.0.2" in str(told.value)
     assert "no such interface" in str(told.value)
     assert _by_host(log, "mac0")[-3:] == [
@@ -116,13 +116,13 @@ def test_cables_that_do_not_answer_are_all_named(far):
     far(ping="exit 1")
     probes, surveys, cables = _pair()
     with pytest.raises(SetupError, match="no answer over mac0 en2 - mac1 en2"):
-        run_setup(probes, surveys, cables, say=lambda _: None)
+        CableSetup(probes, surveys, cables, lambda _: None).run()
 
 
 def test_what_was_set_up_can_be_taken_back(far):
     log = far()
     probes, surveys, cables = _pair()
-    undo_setup(probes, surveys, cables, say=lambda _: None)
+    CableSetup(probes, surveys, cables, lambda _: None).undo()
     assert _by_host(log, "mac1") == [
         "route delete 192.168.0.1",
         "ifconfig en2 inet 192.168.0.2 delete",
@@ -135,7 +135,7 @@ def test_hosts_without_sudo_are_all_named_before_anything_runs(far):
     probes, surveys, cables = _pair()
     bare = [Survey(s.name, s.system, s.interfaces, s.ports) for s in surveys]
     with pytest.raises(SetupError, match="mac0, mac1: no sudo"):
-        run_setup(probes, bare, cables, say=lambda _: None)
+        CableSetup(probes, bare, cables, lambda _: None).run()
     assert log() == ""
 
 
@@ -255,14 +255,14 @@ def test_linux_cables_are_set_up_tried_and_taken_back(two_hosts, tmp_path, monke
     surveys = [Survey(name, "Linux", has_sudo=True) for name in names]
     cables = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "thunderbolt0", "192.168.0.2")]
     said = []
-    run_setup(probes, surveys, cables, say=said.append)
+    CableSetup(probes, surveys, cables, said.append).run()
     assert said[-1] == "1 of 1 cables have been tried and answer"
     assert "192.168.0.2/30" in ip("-n", names[1], "addr").stdout
     nowhere = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "lo", "192.168.0.3")]
     with pytest.raises(SetupError, match=f"no answer over {names[0]} thunderbolt0"):
-        run_setup(probes, surveys, nowhere, say=lambda _: None)
+        CableSetup(probes, surveys, nowhere, lambda _: None).run()
     assert "192.168.0.3/30" in ip("-n", names[1], "addr").stdout
-    undo_setup(probes, surveys, nowhere, say=lambda _: None)
-    run_setup(probes, surveys, cables, say=lambda _: None)
-    undo_setup(probes, surveys, cables, say=lambda _: None)
+    CableSetup(probes, surveys, nowhere, lambda _: None).undo()
+    CableSetup(probes, surveys, cables, lambda _: None).run()
+    CableSetup(probes, surveys, cables, lambda _: None).undo()
     assert "192.168.0" not in ip("-n", names[1], "addr").stdout

@@ -20,7 +20,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from ..probe.talk import HostProbes
 from .networks import DiscoveryError
 from .planner import Discovery, Plan
-from .setup import run_setup, setup_steps, undo_setup
+from .setup import CableSetup, setup_steps
 from .surveys import Survey, gather, load_surveys, save_surveys
 
 DESCRIPTION = (
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         for note in survey.notes:
             _say(f"{survey.name}: {note}", is_shown=options.verbose or survey.system == "Linux")
     if options.undo_setup:
-        undo_setup(probes, surveys, found.cables, say=_say)
+        CableSetup(probes, surveys, found.cables, _say).undo()
         return 0
     if options.dot:
         print(found.dot(options.over))
@@ -212,7 +212,7 @@ def _set_up(
     """
     unable = [survey.name for survey in surveys if not survey.has_sudo]
     if options.auto_setup and not unable:
-        run_setup(probes, surveys, plan.cables, say=_say)
+        CableSetup(probes, surveys, plan.cables, _say).run()
         return True
     why = (
         f"{', '.join(unable)}: no sudo without a password, so nothing is run; "

@@ -99,138 +99,115 @@ def _linux_steps(ends: Sequence[tuple[str, str, str]]) -> list[SetupStep]:
     return steps
 
 
-def run_setup(
-    probes: HostProbes,
-    surveys: Sequence[Survey],
-    cables: Sequence[Cable],
-    *,
-    say: Callable[[str], None],
-) -> None:
-    """Run all hosts' commands in parallel, then ping over each cable.
+@dataclass(frozen=True)
+class CableSetup:
+    """Gives cables their addresses, and takes them back.
 
-    Raises
-    ------
-    SetupError
-        A command failed (everything was undone), or a cable does not answer.
+    ``say`` gets each command before it runs.
     """
-    unable = [survey.name for survey in surveys if not survey.has_sudo]
-    if unable:
-        msg = f"{', '.join(unable)}: no sudo without a password; run the commands there by hand"
-        raise SetupError(msg)
-    steps = setup_steps(surveys, cables)
-    _show(surveys, steps, say)
-    answers = _run(probes, steps, ends=True)
-    if faults := _faults(surveys, steps, answers):
-        # A failed command may have had part of its effect, so it is undone as well. Without an
-        # answer it is not known how many have run.
-        done = [
-            own[: len((i in answers and answers[i].value) or own)] for i, own in enumerate(steps)
+
+    probes: HostProbes
+    surveys: Sequence[Survey]  # by host, as the hosts of ``probes``
+    cables: Sequence[Cable]
+    say: Callable[[str], None]
+
+    def run(self) -> None:
+        """Run all hosts' commands in parallel, then ping over each cable.
+
+        Raises
+        ------
+        SetupError
+            A command failed (everything was undone), or a cable does not answer.
+        """
+        unable = [survey.name for survey in self.surveys if not survey.has_sudo]
+        if unable:
+            msg = f"{', '.join(unable)}: no sudo without a password; run the commands there by hand"
+            raise SetupError(msg)
+        steps = setup_steps(self.surveys, self.cables)
+        answers = self._run(steps, ends=True)
+        if faults := self._faults(steps, answers):
+            # A failed command may have had part of its effect, so it is undone as well. Without an
+            # answer it is not known how many have run.
+            done = [
+                own[: len(answer.value or own)] for own, answer in zip(steps, answers, strict=True)
+            ]
+            left = self._undo(done)
+            ending = (
+                f"; and undoing failed: {'; '.join(left)}" if left else "; everything was undone"
+            )
+            raise SetupError("; ".join(faults) + ending)
+        silent, untried = self._ping()
+        if silent:
+            msg = (
+                f"no answer over {', '.join(silent)}: is a firewall on? (the addresses are set; "
+                "--undo-setup takes them back)"
+            )
+            raise SetupError(msg)
+        if untried:
+            self.say(f"not tried, as there is no ping: {', '.join(untried)}")
+        n = len(self.cables)
+        self.say(f"{n - len(untried)} of {n} cables have been tried and answer")
+
+    def undo(self) -> None:
+        """Undo `run` for the same cables; raise `SetupError` for what remains."""
+        if left := self._undo(setup_steps(self.surveys, self.cables)):
+            raise SetupError("; ".join(left))
+
+    def _undo(self, done: Sequence[Sequence[SetupStep]]) -> list[str]:
+        """Undo all possible steps on each host; return the failures."""
+        backwards = [
+            [SetupStep(step.undo, may_fail=step.may_fail) for step in reversed(own) if step.undo]
+            for own in done
         ]
-        left = _undo(probes, surveys, done, say)
-        ending = f"; and undoing failed: {'; '.join(left)}" if left else "; everything was undone"
-        raise SetupError("; ".join(faults) + ending)
-    silent, untried = _ping(probes, surveys, cables)
-    if silent:
-        msg = (
-            f"no answer over {', '.join(silent)}: is a firewall on? (the addresses are set; "
-            "--undo-setup takes them back)"
+        return self._faults(backwards, self._run(backwards))
+
+    def _run(self, steps: Sequence[Sequence[SetupStep]], *, ends: bool = False) -> list[Answer]:
+        """Run each host's commands; with ``ends`` until one fails."""
+        for survey, own in zip(self.surveys, steps, strict=True):
+            for step in own:
+                self.say(f"{survey.name}: {step.command}")
+        return self._ask(
+            [[(_SUDO + step.command, ends and not step.may_fail) for step in own] for own in steps],
+            _TIMEOUT_S,
         )
-        raise SetupError(msg)
-    if untried:
-        say(f"not tried, as there is no ping: {', '.join(untried)}")
-    say(f"{len(cables) - len(untried)} of {len(cables)} cables have been tried and answer")
 
+    def _ask(self, commands: list[list[tuple[str, bool]]], timeout_s: float) -> list[Answer]:
+        """Return each host's results, also of hosts without commands."""
+        questions = {i: ("run", own) for i, own in enumerate(commands) if own}
+        answers = self.probes.ask(questions, timeout_s)
+        return [answers.get(i, Answer([])) for i in range(len(commands))]
 
-def undo_setup(
-    probes: HostProbes,
-    surveys: Sequence[Survey],
-    cables: Sequence[Cable],
-    *,
-    say: Callable[[str], None],
-) -> None:
-    """Undo `run_setup` for the same cables; raise `SetupError` for what remains."""
-    if left := _undo(probes, surveys, setup_steps(surveys, cables), say):
-        raise SetupError("; ".join(left))
+    def _faults(self, steps: Sequence[Sequence[SetupStep]], answers: Sequence[Answer]) -> list[str]:
+        """Describe each host that did not answer, and each command that failed."""
+        faults = []
+        for survey, own, answer in zip(self.surveys, steps, answers, strict=True):
+            if answer.failure:
+                faults.append(f"{survey.name}: {answer.failure}")
+            for step, (status, output) in zip(own, answer.value or (), strict=False):
+                if status and not step.may_fail:
+                    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
+                    said = lines[-1][:200] if lines else f"status {status}"
+                    faults.append(f"{survey.name}: '{step.command}' failed ({said})")
+        return faults
 
-
-def _undo(
-    probes: HostProbes,
-    surveys: Sequence[Survey],
-    done: Sequence[Sequence[SetupStep]],
-    say: Callable[[str], None],
-) -> list[str]:
-    """Undo all possible steps on each host; return the failures."""
-    backwards = [
-        [SetupStep(step.undo, may_fail=step.may_fail) for step in reversed(own) if step.undo]
-        for own in done
-    ]
-    _show(surveys, backwards, say)
-    return _faults(surveys, backwards, _run(probes, backwards))
-
-
-def _show(
-    surveys: Sequence[Survey], steps: Sequence[Sequence[SetupStep]], say: Callable[[str], None]
-) -> None:
-    for survey, own in zip(surveys, steps, strict=True):
-        for step in own:
-            say(f"{survey.name}: {step.command}")
-
-
-def _run(
-    probes: HostProbes,
-    steps: Sequence[Sequence[SetupStep]],
-    timeout_s: float = _TIMEOUT_S,
-    *,
-    ends: bool = False,
-) -> dict[int, Answer]:
-    """Run each host's commands; return the answers of hosts that have commands.
-
-    ``ends``: a command that fails ends those of its host.
-    """
-    questions = {
-        i: ("run", [(_SUDO + step.command, ends and not step.may_fail) for step in own])
-        for i, own in enumerate(steps)
-        if own
-    }
-    return probes.ask(questions, timeout_s)
-
-
-def _faults(
-    surveys: Sequence[Survey], steps: Sequence[Sequence[SetupStep]], answers: dict[int, Answer]
-) -> list[str]:
-    """Describe each host that did not answer, and each command that failed."""
-    faults = []
-    for i, (results, failure) in answers.items():
-        if failure:
-            faults.append(f"{surveys[i].name}: {failure}")
-        for step, (status, output) in zip(steps[i], results or (), strict=False):
-            if status and not step.may_fail:
-                lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
-                said = lines[-1][:200] if lines else f"status {status}"
-                faults.append(f"{surveys[i].name}: '{step.command}' failed ({said})")
-    return faults
-
-
-def _ping(
-    probes: HostProbes, surveys: Sequence[Survey], cables: Sequence[Cable]
-) -> tuple[list[str], list[str]]:
-    """Return the cables without an answer, and the cables without a ping."""
-    steps: list[list[SetupStep]] = [[] for _ in surveys]
-    asked: list[list[str]] = [[] for _ in surveys]
-    for c in cables:
-        wait = "-t 3" if surveys[c.a].system == "Darwin" else "-W 3"
-        # An interface that has just come up may lose the first ping.
-        once = f"ping -c 1 {wait} {c.b_address} >/dev/null"
-        tried = f"command -v ping >/dev/null || exit {_NO_PING}; {once} || {once}"
-        steps[c.a].append(SetupStep(tried))
-        names = surveys[c.a].name, surveys[c.b].name
-        asked[c.a].append(f"{names[0]} {c.a_interface} - {names[1]} {c.b_interface}")
-    patience_s = _TIMEOUT_S + _PINGS_S * max((len(own) for own in steps), default=0)
-    silent: list[str] = []
-    untried: list[str] = []
-    for i, answer in _run(probes, steps, patience_s).items():
-        statuses = [status for status, _ in answer.value or ()] or [1] * len(asked[i])
-        for name, status in zip(asked[i], statuses, strict=True):
-            if status:
-                (untried if status == _NO_PING else silent).append(name)
-    return silent, untried
+    def _ping(self) -> tuple[list[str], list[str]]:
+        """Return the cables without an answer, and the cables without a ping."""
+        commands: list[list[tuple[str, bool]]] = [[] for _ in self.surveys]
+        names: list[list[str]] = [[] for _ in self.surveys]
+        for c in self.cables:
+            here, there = self.surveys[c.a], self.surveys[c.b]
+            wait = "-t 3" if here.system == "Darwin" else "-W 3"
+            # An interface that has just come up may lose the first ping.
+            once = f"ping -c 1 {wait} {c.b_address} >/dev/null"
+            tried = f"command -v ping >/dev/null || exit {_NO_PING}; {once} || {once}"
+            commands[c.a].append((tried, False))
+            names[c.a].append(f"{here.name} {c.a_interface} - {there.name} {c.b_interface}")
+        silent: list[str] = []
+        untried: list[str] = []
+        answers = self._ask(commands, _TIMEOUT_S + _PINGS_S * max(map(len, commands)))
+        for cables, answer in zip(names, answers, strict=True):
+            statuses = [status for status, _ in answer.value or [(1, "")] * len(cables)]
+            for name, status in zip(cables, statuses, strict=True):
+                if status:
+                    (untried if status == _NO_PING else silent).append(name)
+        return silent, untried

@@ -127,7 +127,7 @@ def gather(
 ) -> tuple[dict[int, Survey], dict[int, str]]:
     """Survey all hosts in parallel; return surveys and failures by host index.
 
-    ``asks_sudo``: test if commands can run as root, for `run_setup`.
+    ``asks_sudo``: test if commands can run as root, for `CableSetup`.
     """
     surveys, failures = {}, {}
     question = "survey", {"asks_sudo": asks_sudo}
