@@ -30,7 +30,6 @@ from .options import (
     seconds_above_0,
     ssh_words,
 )
-from .ssh import explain_ssh, ssh_command
 from .start_plan import (
     environment,
     interface_addresses,
@@ -55,7 +54,6 @@ __all__ = [
     "check_launcher_name",
     "count_of",
     "environment",
-    "explain_ssh",
     "found_job",
     "host_options",
     "idle_notes",
@@ -77,7 +75,6 @@ __all__ = [
     "resolve",
     "seconds",
     "seconds_above_0",
-    "ssh_command",
     "ssh_words",
     "to_json",
     "uses_job",
