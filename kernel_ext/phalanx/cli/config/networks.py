@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phalanx.errors import DistributedError
@@ -68,7 +68,7 @@ def find_cables(surveys: Sequence[Survey]) -> tuple[Cable, ...]:
         for p, port in enumerate(survey.ports):
             at_domain[port.domain].append((i, p))
     used: set[tuple[_End, str]] = set()
-    addresses = _Addresses(surveys)
+    addresses = _address_pairs(surveys)
     found = []
     for i, survey in enumerate(surveys):
         for p, port in enumerate(survey.ports):
@@ -80,7 +80,7 @@ def find_cables(surveys: Sequence[Survey]) -> tuple[Cable, ...]:
                     continue
                 j, peer = other[0], surveys[other[0]].ports[other[1]]
                 used |= {((i, p), domain), (other, port.domain)}
-                mine, theirs = addresses.pair()
+                mine, theirs = next(addresses)
                 one_sided = port.domain not in peer.peers
                 found.append(Cable(i, port.interface, mine, j, peer.interface, theirs, one_sided))
     return tuple(found)
@@ -99,35 +99,25 @@ def _port(surveys: Sequence[Survey], end: _End) -> Port:
     return surveys[end[0]].ports[end[1]]
 
 
-class _Addresses:
-    """Allocator of two-address networks: 192.168.0.1 and .2, .5 and .6, ..."""
-
-    def __init__(self, surveys: Sequence[Survey]) -> None:
-        cabled = {(i, port.interface) for i, survey in enumerate(surveys) for port in survey.ports}
-        taken = [
-            network
-            for i, survey in enumerate(surveys)
-            for interface in survey.interfaces
-            # The present address of a cable is from the last setup and may be assigned again.
-            if (i, interface.name) not in cabled and interface.kind != "thunderbolt"
-            for network in (ipaddress.ip_interface(text).network for text in interface.addresses)
-            if isinstance(network, ipaddress.IPv4Network) and network.prefixlen > 8
-        ]
-        blocks = ipaddress.IPv4Network("192.168.0.0/16").subnets(new_prefix=24)
-        self._free = (
-            network
-            for block in blocks
-            if not any(block.overlaps(other) for other in taken)
-            for network in block.subnets(new_prefix=30)
-        )
-
-    def pair(self) -> tuple[str, str]:
-        network = next(self._free, None)
-        if network is None:
-            msg = "there are more cables than networks in 192.168.0.0/16"
-            raise ValueError(msg)
-        first, second = network.hosts()
-        return str(first), str(second)
+def _address_pairs(surveys: Sequence[Survey]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of addresses: 192.168.0.1 and .2, .5 and .6, ..."""
+    cabled = {(i, port.interface) for i, survey in enumerate(surveys) for port in survey.ports}
+    taken = [
+        network
+        for i, survey in enumerate(surveys)
+        for interface in survey.interfaces
+        # The present address of a cable is from the last setup and may be assigned again.
+        if (i, interface.name) not in cabled and interface.kind != "thunderbolt"
+        for network in (ipaddress.ip_interface(text).network for text in interface.addresses)
+        if isinstance(network, ipaddress.IPv4Network) and network.prefixlen > 8
+    ]
+    for block in ipaddress.IPv4Network("192.168.0.0/16").subnets(new_prefix=24):
+        if not any(block.overlaps(other) for other in taken):
+            for network in block.subnets(new_prefix=30):
+                first, second = network.hosts()
+                yield str(first), str(second)
+    msg = "there are more cables than networks in 192.168.0.0/16"
+    raise ValueError(msg)
 
 
 def count_cables(n: int, cables: Sequence[Cable]) -> list[list[int]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
+
+import msgspec
 
 from phalanx.hosts import Host, Hostfile, Rdma
 
@@ -52,14 +55,11 @@ class Discovery:
         self.cables = find_cables(surveys)
         self.networks = tuple(shared_networks(surveys))
         self.counts = count_cables(len(hosts), self.cables)
-        self._ring: RingSearch | None = None
 
-    @property
+    @cached_property
     def ring(self) -> RingSearch:
-        """Ring over the cables; the search runs once."""
-        if self._ring is None:
-            self._ring = find_ring(self.counts, self.names)
-        return self._ring
+        """Ring over the cables."""
+        return find_ring(self.counts, self.names)
 
     def dot(self, over: Over) -> str:
         """Return the cables or networks as Graphviz text."""
@@ -85,8 +85,8 @@ class Discovery:
             No plan is possible; the text names everything that is missing.
         """
         plan = self._plan(over, backend)
-        made = plan.hostfile
-        return replace(plan, hostfile=Hostfile(made.hosts, made.backend, tuple(envs), made.source))
+        hostfile = msgspec.structs.replace(plan.hostfile, envs=tuple(envs))
+        return replace(plan, hostfile=hostfile)
 
     def _plan(self, over: Over, backend: str | None) -> Plan:
         if over == "ethernet" or len(self.hosts) == 1:
@@ -192,8 +192,7 @@ class Discovery:
         return names[0] if width == 1 else tuple(names)
 
     def _host(self, place: int, ips: tuple[str, ...], rdma: tuple[Rdma, ...]) -> Host:
-        host = self.hosts[place]
-        return Host(host.ssh, ips, rdma, host.slots, host.max_slots, host.port)
+        return msgspec.structs.replace(self.hosts[place], ips=ips, rdma=rdma)
 
     # -- over networks that are there ---------------------------------------------------------
 
