@@ -112,7 +112,7 @@ class HostTalk:
         self.stage = "python" if outcome.is_in else self._way
         if outcome.has_python:
             lines = outcome.stderr.strip().splitlines() or ["without an error message"]
-            return f"its Python does not run the checks: {lines[-1]}"
+            return f"its Python does not run our script: {lines[-1]}"
         if self._way != "ssh" and not outcome.is_in:
             lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip(" -*\t")]
             said = (lines or ["no error message"])[0]
