@@ -40,8 +40,7 @@ class _Silent(Exception):
 class HostTalk:
     """The script on one host, and the connection to it.
 
-    ``failure``: why the host has not answered. ``stage``: what has failed, "ssh", "python" or the
-    name of a launcher.
+    ``failure``: why the host has not answered.
     """
 
     def __init__(self, plan: HostPlan, remote: RemoteOptions) -> None:
@@ -49,7 +48,6 @@ class HostTalk:
         self._remote = remote
         is_far = not plan.is_local and remote.launcher in TITLES
         self._way = remote.launcher if is_far else "ssh"
-        self.stage = self._way
         self.failure = ""
         self._command: RemoteCommand | None = None
         self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -109,7 +107,6 @@ class HostTalk:
         assert self._command is not None
         why, outcome = await self._command.ended(), self._command.outcome
         assert outcome is not None
-        self.stage = "python" if outcome.is_in else self._way
         if outcome.has_python:
             lines = outcome.stderr.strip().splitlines() or ["without an error message"]
             return f"its Python does not run our script: {lines[-1]}"
@@ -124,14 +121,19 @@ class HostTalk:
         """Whether the host was reached by ssh."""
         return self._way == "ssh" and not self._plan.is_local
 
+    @property
+    def stage(self) -> str:
+        """Return "python" once a shell runs there, else "ssh" or the launcher."""
+        is_in = self._command is not None and self._command.is_in
+        return "python" if is_in else self._way
+
     def _phase(self) -> str:
         """Describe the stage of the start, for a timeout message."""
-        is_in = self._command is not None and self._command.is_in
         if self._command is not None and self._command.has_python:
             return "its Python has not answered"
-        self.stage = "python" if is_in else self._way
-        way = "ssh" if self._way == "ssh" else TITLES[self._way]
-        return "its shell has not answered" if is_in else f"{way} has not got in"
+        if self.stage == "python":
+            return "its shell has not answered"
+        return f"{TITLES.get(self._way, 'ssh')} has not got in"
 
     async def end(self) -> None:
         """Close the script's input; kill the script after 1 s."""
