@@ -114,13 +114,7 @@ def _mpirun() -> str:
     path = path or shutil.which("mpirun", path=str(Path(sys.executable).parent))
     if path is None:
         return ""
-    try:
-        said = subprocess.run(
-            [path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10, check=False
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    lines = [line.strip() for line in said.stdout.decode(errors="replace").splitlines()]
+    lines = [line.strip() for line in _output(path, "--version").splitlines()]
     lines = [line for line in lines if line and not line.startswith("HYDRA")] or [""]
     return lines[0].replace("mpirun (Open MPI)", "Open MPI").replace("Version:", "MPICH ")
 
