@@ -9,15 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from support.programs.launching import wait_gone
 from support.promise import BOUND_S, PATIENCE_S
 from support.waiting import wait_until
 
-import phalanx.hosts.discovery
 from phalanx.cli import main
+from phalanx.cli.config import command
+from phalanx.cli.config.setup import CableSetup
+from phalanx.cli.config.surveys import load_surveys
 from phalanx.errors import DistributedError
+from phalanx.hosts import read_hostfile
 
 SAVED = Path(__file__).parents[1] / "hosts" / "discovery" / "saved"
 
@@ -39,8 +43,8 @@ def deaf(monkeypatch):
     def ask(*_args, **_options):
         pytest.fail("a host was asked")
 
-    monkeypatch.setattr(phalanx.hosts.discovery, "gather", ask)
-    monkeypatch.setattr(phalanx.hosts.discovery, "run_setup", ask)
+    monkeypatch.setattr(command, "gather", ask)
+    monkeypatch.setattr(CableSetup, "run", ask)
 
 
 @pytest.mark.usefixtures("deaf")
@@ -59,7 +63,7 @@ class TestFromSaved:
         path = tmp_path / "hosts.json"
         status, out, _ = config(capsys, "--from-saved", SAVED / "mesh", option, path)
         assert (status, out) == (0, "")
-        read = phalanx.hosts.read_hostfile(path)
+        read = read_hostfile(path)
         assert read.backend == "jaccl"
         assert read.hosts[1].rdma == ("rdma_en2", None, "rdma_en3", "rdma_en4")
 
@@ -152,26 +156,34 @@ def test_help_names_every_option(capsys):
         assert option in out
 
 
-def _answered(monkeypatch, world, **changes):
-    """Hosts that say what was recorded; of sudo, if they are asked."""
-    names, outputs = phalanx.hosts.discovery.load_outputs(SAVED / world)
-    told = [
-        {key: text for key, text in {**said, **changes}.items() if text is not None}
-        for said in outputs
-    ]
+def _answered(monkeypatch, world, *, has_sudo=True):
+    """Hosts that say what was saved; of sudo, if they are asked."""
+    saved = load_surveys(SAVED / world)
 
     def gather(*_, asks_sudo, **__):
-        left_out = () if asks_sudo else ("sudo",)
-        return [{k: text for k, text in said.items() if k not in left_out} for said in told], {}
+        said = [msgspec.structs.replace(its, has_sudo=has_sudo and asks_sudo) for its in saved]
+        return dict(enumerate(said)), {}
 
-    monkeypatch.setattr(phalanx.hosts.discovery, "gather", gather)
-    return ",".join(names)
+    monkeypatch.setattr(command, "gather", gather)
+    return ",".join(survey.name for survey in saved)
+
+
+def _recorded(monkeypatch, method):
+    """Return the setups of which a method is called, without running it."""
+    found = []
+
+    def record(setup):
+        found.append(setup)
+
+    monkeypatch.setattr(CableSetup, method, record)
+    return found
 
 
 @pytest.fixture
 def ssh(tmp_path, monkeypatch):
-    """An ssh that writes its words down and runs the script here, where it is one of the survey."""
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/said\nexec sh -s\n')
+    """An ssh that writes its words down and runs the command here."""
+    runs = 'for last; do :; done\nexec sh -c "$last"'
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/said\n{runs}\n')
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return lambda: (tmp_path / "said").read_text().splitlines()
@@ -184,12 +196,12 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
     # The setup and its undoing have them as well.
     hosts, seen = _answered(monkeypatch, "no_rdma"), []
 
-    def fail(shells, *_, **__):
-        seen.append(shells.ssh_args)
+    def fail(setup):
+        seen.append(setup.probes.remote.ssh_args)
         raise DistributedError
 
-    for name in ("run_setup", "undo_setup"):
-        monkeypatch.setattr(phalanx.hosts.discovery, name, fail)
+    for name in ("run", "undo"):
+        monkeypatch.setattr(CableSetup, name, fail)
     config(capsys, "--hosts", hosts, "--auto-setup", "--ssh-arg=-4")
     config(capsys, "--hosts", hosts, "--undo-setup", "--ssh-arg=-4")
     assert seen == [("-4",)] * 2
@@ -197,21 +209,18 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
 
 def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma")
-    ran = []
-    monkeypatch.setattr(phalanx.hosts.discovery, "run_setup", lambda *args, **_: ran.append(args))
+    ran = _recorded(monkeypatch, "run")
     status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
     assert (status, err) == (0, "")
     assert json.loads(out)["backend"] == "ring"
-    ((shells, _, cables),) = ran
-    assert not shells.local
-    assert len(cables) == 3
+    (setup,) = ran
+    assert not any(plan.is_local for plan in setup.probes.plans)
+    assert len(setup.cables) == 3
 
 
 def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatch):
-    hosts = _answered(monkeypatch, "no_rdma", sudo=None)
-    monkeypatch.setattr(
-        phalanx.hosts.discovery, "run_setup", lambda *_, **__: pytest.fail("it was run")
-    )
+    hosts = _answered(monkeypatch, "no_rdma", has_sudo=False)
+    monkeypatch.setattr(CableSetup, "run", lambda _: pytest.fail("it was run"))
     status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
     assert status == 1
     assert json.loads(out)["backend"] == "ring"
@@ -221,12 +230,9 @@ def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatc
 
 def test_undo_setup_takes_back_and_writes_nothing(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma")
-    undone = []
-    monkeypatch.setattr(
-        phalanx.hosts.discovery, "undo_setup", lambda *args, **_: undone.append(args)
-    )
+    undone = _recorded(monkeypatch, "undo")
     assert config(capsys, "--hosts", hosts, "--undo-setup") == (0, "", "")
-    assert len(undone[0][2]) == 3
+    assert len(undone[0].cables) == 3
 
 
 @pytest.mark.slow

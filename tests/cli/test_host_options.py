@@ -8,7 +8,7 @@ import json
 import pytest
 
 from phalanx.cli import main
-from phalanx.cli.config import _IDLE as IDLE_IN_CONFIG
+from phalanx.cli.config.command import _IDLE as IDLE_IN_CONFIG
 from phalanx.cli.doctor.command import _IDLE as IDLE_IN_DOCTOR
 from phalanx.cli.main import _parser
 from phalanx.hosts import add_host_arguments

@@ -76,18 +76,6 @@ def test_a_notebook_loads_a_client_and_widgets_when_it_needs_them():
         assert kernel.run(loaded).text == "['anywidget', 'ipyparallel']\n"
 
 
-def test_ranks_of_one_host_are_started_without_discovery():
-    code = (
-        "import sys, phalanx, phalanx.magics\n"
-        "with phalanx.Workspace.start(1, linger=0): pass\n"
-        "print(*(name for name in sys.modules if name.startswith('phalanx.hosts.')))"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.removeprefix("phalanx.hosts.") for name in said.stdout.split()}
-    assert "start_plan" in loaded
-    assert not {name for name in loaded if name.startswith("discovery")}
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel that tests/run has built, or one of these sources."""

@@ -26,7 +26,7 @@ _COMMANDS = {
     "stop": ("workspaces:StopCommand", "end ranks by name"),
     "bench": ("bench", "measure an operation by size"),
     "doctor": ("doctor.command", "check this machine, or hosts, before ranks are started on them"),
-    "config": ("config", "find out how hosts are joined, and write their hostfile"),
+    "config": ("config.command", "find out how hosts are joined, and write their hostfile"),
 }
 
 

@@ -1,12 +1,11 @@
 """Read hostfiles, options and jobs, and plan starts on hosts.
 
-The package reads files, this machine's names and interfaces. Its package `discovery` asks other
-hosts over ssh; it is imported where it is used, as a start needs none of it.
+The package reads files, this machine's names and interfaces; it asks no other host.
 """
 
 from __future__ import annotations
 
-from .host import Fault, Host, Hostfile, HostfileError, is_address
+from .host import Fault, Host, Hostfile, HostfileError, Rdma, bare_name, is_address
 from .hostfile import parse_hosts, read_hostfile, read_hosts_text, to_json
 from .jobs import (
     LAUNCHERS,
@@ -31,7 +30,6 @@ from .options import (
     seconds_above_0,
     ssh_words,
 )
-from .ssh import explain_ssh, ssh_command
 from .start_plan import (
     environment,
     interface_addresses,
@@ -49,12 +47,13 @@ __all__ = [
     "Host",
     "Hostfile",
     "HostfileError",
+    "Rdma",
     "add_host_arguments",
+    "bare_name",
     "check_job",
     "check_launcher_name",
     "count_of",
     "environment",
-    "explain_ssh",
     "found_job",
     "host_options",
     "idle_notes",
@@ -76,7 +75,6 @@ __all__ = [
     "resolve",
     "seconds",
     "seconds_above_0",
-    "ssh_command",
     "ssh_words",
     "to_json",
     "uses_job",

@@ -17,9 +17,9 @@ from support.promise import BOUND_S, PATIENCE_S, ROOM_S
 from support.waiting import wait_until
 
 from phalanx.cli import main
-from phalanx.cli.doctor import probe_main
 from phalanx.cli.doctor.checks import find
 from phalanx.cli.doctor.probing import Probe, ProbeQuestion
+from phalanx.cli.probe import probe_main
 from phalanx.protocol import HostPlan, RemoteOptions
 
 DOCTOR = [sys.executable, "-m", "phalanx", "doctor"]

@@ -8,47 +8,63 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from fuzz.supply import Supply
 from hosts.discovery.macs import wired
 
+from phalanx.cli.config.networks import DiscoveryError
+from phalanx.cli.config.planner import Discovery
+from phalanx.cli.config.setup import setup_steps
+from phalanx.cli.config.surveys import Survey, read_survey
+from phalanx.cli.probe.probe_main import survey_macos
 from phalanx.hosts import Host, to_json
-from phalanx.hosts.discovery import Discovery, DiscoveryError, read_survey, setup_steps
-from phalanx.hosts.discovery.remote_exec import marked_results
 
 __all__ = ["one"]
 
 _LINUX = {
-    "uname": "Linux\n",
-    "ip_addr": json.dumps(
-        [
-            {
-                "ifname": "ib0",
-                "addr_info": [{"local": "10.0.0.1", "prefixlen": 24, "scope": "global"}],
-            }
-        ]
-    ),
-    "sys_net": "name=ib0\toperstate=up\tspeed=100000\ttype=32\tdriver=mlx5_core\tphysical=1\n",
-    "sys_thunderbolt": "name=0-0\tunique_id=u\nname=0-1\tunique_id=v\tspeed=20.0 Gb/s\n"
-    "name=0-1.1\tnet=thunderbolt0\n",
-    "sys_infiniband": "name=mlx5_0\tport=1\tstate=4: ACTIVE\trate=100 Gb/sec (4X EDR)\t"
-    "link_layer=InfiniBand\tgid=fe80:0000:0000:0001:0000:0000:0000:0001\tnet=ib0\n",
+    "system": "Linux",
+    "interfaces": [
+        {
+            "name": "ib0",
+            "kind": "infiniband",
+            "is_up": True,
+            "addresses": ["10.0.0.1/24"],
+            "speed_mbps": 100000,
+        }
+    ],
+    "ports": [{"interface": "thunderbolt0", "domain": "U", "peers": ["V"]}],
+    "rdma": [
+        {
+            "name": "mlx5_0",
+            "interface": "ib0",
+            "is_active": True,
+            "fabric": "fe80:0000:0000:0001",
+            "speed_mbps": 100000,
+        }
+    ],
+    "has_sudo": False,
+    "notes": [],
 }
-_MARK = "0123456789abcdef"
 _COMMAND = re.compile(r"sudo (ifconfig|route|ip) [A-Za-z0-9_./ |-]*")
 
 
-def _said(supply: Supply, true: dict[str, str]) -> dict[str, str]:
-    """Edit one output of a host, or put something else in its place."""
+def _mac(supply: Supply, true: dict[str, str]) -> dict[str, Any]:
+    """Edit one output of a Mac's commands, or put something else in its place."""
     name = supply.choice(sorted(true))
     data = supply.piece() if supply.below(4) == 3 else supply.edited(true[name].encode())
-    return {**true, name: data.decode("utf-8", "replace")}
+    notes: list[str] = []
+    found = survey_macos({**true, name: data.decode("utf-8", "replace")}, notes)
+    return {"system": "Darwin", **found, "notes": notes}
 
 
-def _script(supply: Supply, true: dict[str, str]) -> None:
-    whole = "".join(f"\n{_MARK} begin\n{output}\n{_MARK} end 0\n" for output in true.values())
-    assert marked_results(whole, _MARK) == tuple((0, output) for output in true.values())
-    marked_results(supply.edited(whole.encode()).decode("utf-8", "replace"), _MARK)
+def _survey(supply: Supply, name: str, true: dict[str, Any]) -> Survey:
+    """Edit the answer of a host; what is no survey then is refused."""
+    data = supply.edited(json.dumps(true).encode())
+    try:
+        return read_survey(name, json.loads(data))
+    except ValueError:
+        return read_survey(name, true)
 
 
 def _check_told(error: DiscoveryError) -> None:
@@ -58,13 +74,12 @@ def _check_told(error: DiscoveryError) -> None:
 def one(data: bytes) -> None:
     """Run one input."""
     supply = Supply(data)
-    macs = [mac.outputs() for mac in wired(2, [(0, 1)])]
+    macs = [_mac(supply, mac.outputs()) for mac in wired(2, [(0, 1)])]
     worlds = (macs, [_LINUX, _LINUX], [macs[0], _LINUX])
-    outputs = [_said(supply, true) for true in supply.choice(worlds)]
-    _script(supply, outputs[0])
+    true = supply.choice(worlds)
     hosts = [Host("a"), Host("b")]
     found = Discovery(
-        hosts, [read_survey(host.ssh, said) for host, said in zip(hosts, outputs, strict=True)]
+        hosts, [_survey(supply, host.ssh, said) for host, said in zip(hosts, true, strict=True)]
     )
     for steps in setup_steps(found.surveys, found.cables):
         for step in steps:

@@ -1,6 +1,6 @@
 """Macs that do not exist: what their commands would say of given cables, in macOS's forms.
 
-`python tests/hosts/discovery/macs.py` writes the recordings in tests/hosts/discovery/saved anew.
+`python tests/hosts/discovery/macs.py` writes the surveys in tests/hosts/discovery/saved anew.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
+
+from phalanx.cli.config.surveys import read_survey, save_surveys
+from phalanx.cli.probe.probe_main import survey_macos
 
 SAVED = Path(__file__).parent / "saved"
 
@@ -29,19 +32,17 @@ class Mac:
     def free(self):
         return next(s for s in range(1, self.sockets + 1) if s not in self.peers)
 
-    def outputs(self, *, has_sudo=True):
-        said = {
-            "uname": "Darwin\n",
+    def survey(self, *, has_sudo=True):
+        return survey_of(self.name, self.outputs(), has_sudo=has_sudo)
+
+    def outputs(self):
+        return {
             "system_profiler": json.dumps({"SPThunderboltDataType": self._buses()}, indent=1)
             + "\n",
             "networksetup": self._hardware_ports(),
             "ifconfig": self._ifconfig(),
+            "ibv_devices": self._ibv_devices() if self.has_rdma else "",
         }
-        if has_sudo:
-            said["sudo"] = ""
-        if self.has_rdma:
-            said["ibv_devices"] = self._ibv_devices()
-        return said
 
     def _buses(self):
         return [self._bus(socket) for socket in range(1, self.sockets + 1)]
@@ -114,6 +115,13 @@ class Mac:
         return head + "".join(lines)
 
 
+def survey_of(name, outputs, *, has_sudo=True):
+    """Return the survey of a Mac whose commands have these outputs."""
+    notes = []
+    found = survey_macos(outputs, notes)
+    return read_survey(name, {"system": "Darwin", **found, "has_sudo": has_sudo, "notes": notes})
+
+
 def plug(a, b, *hubs, a_socket=None, b_socket=None):
     """Put a cable between two Macs, through hubs (by name) if there are any."""
     s, t = a_socket or a.free(), b_socket or b.free()
@@ -139,7 +147,7 @@ def mesh(n):
 
 
 def worlds():
-    """Return the recordings: a name, and its Macs."""
+    """Return the saved worlds: a name, and its Macs."""
     hub = macs(3, sockets=3)
     plug(hub[0], hub[1], "TS5 Hub", a_socket=1, b_socket=1)
     plug(hub[0], hub[2], "TS5 Hub", "Echo 20", a_socket=1, b_socket=1)
@@ -155,7 +163,5 @@ def worlds():
 
 
 if __name__ == "__main__":
-    from phalanx.hosts.discovery import save_outputs
-
     for name, hosts in worlds().items():
-        save_outputs(SAVED / name, [h.name for h in hosts], [h.outputs() for h in hosts])
+        save_surveys(SAVED / name, [host.survey() for host in hosts])

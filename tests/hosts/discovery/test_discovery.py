@@ -11,41 +11,34 @@ from contextlib import redirect_stdout
 from types import SimpleNamespace
 
 import pytest
-from hosts.discovery.macs import SAVED, Mac, macs, mesh, plug, wired, worlds
+from hosts.discovery.macs import SAVED, Mac, macs, mesh, plug, survey_of, wired, worlds
 
+from phalanx.cli.config.networks import DiscoveryError
+from phalanx.cli.config.planner import Discovery
+from phalanx.cli.config.setup import setup_steps
+from phalanx.cli.config.surveys import load_surveys, read_survey, save_surveys
 from phalanx.hosts import Host, to_json
-from phalanx.hosts.discovery import (
-    Discovery,
-    DiscoveryError,
-    load_outputs,
-    read_survey,
-    save_outputs,
-    setup_steps,
-)
 
 
-def discovery_of(outputs):
-    surveys = [read_survey(name, said) for name, said in outputs.items()]
-    return Discovery([Host(name) for name in outputs], surveys)
+def discovery_of(surveys):
+    return Discovery([Host(survey.name) for survey in surveys], surveys)
 
 
 def discovered(hosts):
-    return discovery_of({host.name: host.outputs() for host in hosts})
+    return discovery_of([host.survey() for host in hosts])
 
 
 def saved(name):
-    return discovery_of(dict(zip(*load_outputs(SAVED / name), strict=True)))
+    return discovery_of(load_surveys(SAVED / name))
 
 
 def hostfile(plan):
     return json.loads(to_json(plan.hostfile))
 
 
-def test_the_recordings_are_what_the_macs_would_say():
+def test_the_saved_surveys_are_those_of_the_macs():
     for name, hosts in worlds().items():
-        names, outputs = load_outputs(SAVED / name)
-        assert names == [host.name for host in hosts]
-        assert outputs == [host.outputs() for host in hosts]
+        assert load_surveys(SAVED / name) == [host.survey() for host in hosts]
 
 
 # -- beside MLX ------------------------------------------------------------------------------------
@@ -69,7 +62,7 @@ class Mlx:
             "system_profiler": said["system_profiler"],
             "networksetup": said["networksetup"],
             "ipconfig": self.hosts[host].address + "\n",
-            "ibv_devices": said.get("ibv_devices", ""),
+            "ibv_devices": said["ibv_devices"],
         }.get(asked[0], "")
         return SimpleNamespace(returncode=0, stdout=answer if text else answer.encode())
 
@@ -211,7 +204,7 @@ def test_a_cable_seen_from_one_side_is_used_and_told():
 def test_an_unknown_socket_is_a_note_and_no_traceback():
     (said,) = [host.outputs() for host in wired(2, [(0, 1)])[:1]]
     said["networksetup"] = said["networksetup"].replace("Thunderbolt 1", "Thunderbolt X")
-    survey = read_survey("a", said)
+    survey = survey_of("a", said)
     assert "knows no interface 'Thunderbolt 1'" in survey.notes[0]
     assert len(survey.ports) == 2
 
@@ -232,20 +225,28 @@ def test_cables_to_hosts_that_are_not_asked_are_left_out():
 def test_what_is_saved_is_read_again(tmp_path):
     hosts = [Mac("me@b", 0), *macs(2)]
     plug(hosts[0], hosts[1])
-    outputs = [host.outputs(has_sudo=host is hosts[0]) for host in hosts]
-    save_outputs(tmp_path, [host.name for host in hosts], outputs)
-    assert load_outputs(tmp_path) == ([host.name for host in hosts], outputs)
-    assert load_outputs(tmp_path, ["mac0", "me@b"])[1] == [outputs[1], outputs[0]]
-    (tmp_path / "hosts.json").unlink()
-    assert load_outputs(tmp_path)[0] == ["mac0", "mac1", "me@b"]
+    surveys = [host.survey(has_sudo=host is hosts[0]) for host in hosts]
+    save_surveys(tmp_path, surveys)
+    assert load_surveys(tmp_path) == surveys
+    assert load_surveys(tmp_path, ["mac0", "me@b"]) == [surveys[1], surveys[0]]
 
 
-@pytest.mark.parametrize("name", ["../x", "..", "", "a b", "-oProxyCommand=x"])
-def test_a_recording_is_never_outside_its_folder(tmp_path, name):
-    with pytest.raises(ValueError, match="host's name"):
-        save_outputs(tmp_path, [name], [{"uname": "Darwin"}])
-    with pytest.raises(ValueError, match="host's name"):
-        load_outputs(tmp_path, [name])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "[]", '[{"name": "a"}]', '[{"name": 1}]'])
+def test_a_file_that_holds_no_surveys_is_named(tmp_path, text):
+    (tmp_path / "surveys.json").write_text(text)
+    with pytest.raises(ValueError, match=str(tmp_path / "surveys.json")):
+        load_surveys(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["en0; reboot", "-x", "", "a b", "en0\n"])
+def test_a_name_that_a_shell_would_read_is_left_out(name):
+    answer = {
+        "system": "Linux",
+        "interfaces": [{"name": name, "kind": "ethernet", "is_up": True}],
+        "ports": [{"interface": name, "domain": "A"}],
+        "rdma": [{"name": name}],
+    }
+    assert read_survey("a", answer) == read_survey("a", {"system": "Linux"})
 
 
 def test_every_number_of_cables_has_addresses_of_its_own():

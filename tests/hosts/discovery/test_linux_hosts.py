@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
-from hosts.discovery.linux import ip_addr, make_commands, make_sys
+from hosts.discovery.linux import ip_addr, make_sys
 from hosts.discovery.macs import macs
 
+from phalanx.cli.config.networks import DiscoveryError
+from phalanx.cli.config.planner import Discovery
+from phalanx.cli.config.surveys import Survey, gather, read_survey
+from phalanx.cli.probe.probe_main import survey_linux
+from phalanx.cli.probe.talk import HostProbes
 from phalanx.hosts import Host, own_addresses, to_json
-from phalanx.hosts.discovery import (
-    Discovery,
-    DiscoveryError,
-    HostShells,
-    Survey,
-    gather,
-    read_survey,
-)
-
-HERE = Host("127.0.0.1")
+from phalanx.protocol import HostPlan, RemoteOptions
 
 
-def survey_of(root, monkeypatch, name, *, addresses, **devices):
-    """Run the script itself against a made-up /sys and `ip`."""
-    bin_ = make_commands(root / "bin", ip=f"cat <<'END'\n{ip_addr(**addresses)}\nEND")
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", bin_)
-        outputs, failures = gather(
-            HostShells([HERE], [HERE]), sys=str(make_sys(root / "sys", **devices))
-        )
-    assert not failures
-    return read_survey(name, outputs[0])
+def survey_of(root, name, *, addresses, **devices):
+    """Survey a made-up /sys, and what `ip` says of it."""
+    notes = []
+    found = survey_linux(make_sys(root / "sys", **devices), ip_addr(**addresses), notes)
+    assert not notes
+    return read_survey(name, {"system": "Linux", **found})
 
 
 def plan_of(surveys, over, backend=None):
@@ -43,10 +36,11 @@ def rows(plan):
 
 def test_this_machine_is_surveyed_as_it_is():
     before = _known_addresses()
-    outputs, failures = gather(HostShells([HERE], [HERE]))
+    here = HostPlan("here", 0, is_local=True)
+    surveys, failures = gather(HostProbes([here], RemoteOptions()))
     after = _known_addresses()
     assert not failures
-    survey = read_survey("here", outputs[0])
+    survey = surveys[0]
     assert survey.system == "Linux"
     assert not survey.notes
     found = {
@@ -68,7 +62,7 @@ def _known_addresses() -> dict[str, set[str]]:
     return {name: texts for name, texts in known.items() if texts}
 
 
-def _thunderbolt_hosts(tmp_path, monkeypatch, pairs, n):
+def _thunderbolt_hosts(tmp_path, pairs, n):
     """Linux hosts whose cables are pairs; all sockets of a host are of one domain."""
     found = []
     for host in range(n):
@@ -78,7 +72,7 @@ def _thunderbolt_hosts(tmp_path, monkeypatch, pairs, n):
             devices += [(f"0-{k + 1}", f"uuid-{peer}", ""), (f"0-{k + 1}.1", "", f"thunderbolt{k}")]
         found.append(
             survey_of(
-                tmp_path / str(host), monkeypatch, f"h{host}",
+                tmp_path / str(host), f"h{host}",
                 addresses={"eth0": [f"10.0.0.{host + 1}/24"]},
                 interfaces=[
                     ("eth0", "up", 1000, "igc"),
@@ -90,8 +84,8 @@ def _thunderbolt_hosts(tmp_path, monkeypatch, pairs, n):
     return found
 
 
-def test_thunderbolt_networking_makes_a_ring(tmp_path, monkeypatch):
-    surveys = _thunderbolt_hosts(tmp_path, monkeypatch, [(0, 1), (1, 2), (2, 0)], 3)
+def test_thunderbolt_networking_makes_a_ring(tmp_path):
+    surveys = _thunderbolt_hosts(tmp_path, [(0, 1), (1, 2), (2, 0)], 3)
     assert {i.name: (i.kind, i.speed_mbps) for i in surveys[0].interfaces} == {
         "eth0": ("ethernet", 1000),
         "thunderbolt0": ("thunderbolt", 0),
@@ -106,11 +100,11 @@ def test_thunderbolt_networking_makes_a_ring(tmp_path, monkeypatch):
     ]
 
 
-def test_a_mac_and_a_linux_host_see_one_cable(tmp_path, monkeypatch):
+def test_a_mac_and_a_linux_host_see_one_cable(tmp_path):
     (mac,) = macs(1)
     mac.peers[1] = [["0F0F0F0F-AAAA-4000-8000-000000000001"]]
     linux = survey_of(
-        tmp_path, monkeypatch, "h1",
+        tmp_path, "h1",
         addresses={},
         interfaces=[("thunderbolt0", "up", "", "thunderbolt-net")],
         thunderbolt=[
@@ -119,21 +113,21 @@ def test_a_mac_and_a_linux_host_see_one_cable(tmp_path, monkeypatch):
             ("0-1.1", "", "thunderbolt0"),
         ],
     )  # fmt: skip
-    plan = plan_of([read_survey("mac0", mac.outputs()), linux], "thunderbolt")
+    plan = plan_of([mac.survey(), linux], "thunderbolt")
     assert rows(plan) == [("mac0", ["192.168.0.1"], []), ("h1", ["192.168.0.2"], [])]
     assert not plan.remarks
 
 
-def test_two_cables_between_two_linux_hosts_are_two(tmp_path, monkeypatch):
-    plan = plan_of(_thunderbolt_hosts(tmp_path, monkeypatch, [(0, 1), (0, 1)], 2), "thunderbolt")
+def test_two_cables_between_two_linux_hosts_are_two(tmp_path):
+    plan = plan_of(_thunderbolt_hosts(tmp_path, [(0, 1), (0, 1)], 2), "thunderbolt")
     assert rows(plan)[0] == ("h0", ["192.168.0.1", "192.168.0.5"], [])
 
 
-def _infiniband_host(tmp_path, monkeypatch, host, *, state="4: ACTIVE", layer="InfiniBand"):
+def _infiniband_host(tmp_path, host, *, state="4: ACTIVE", layer="InfiniBand"):
     root = tmp_path / str(host)
     interface = "ib0" if layer == "InfiniBand" else "eth1"
     return survey_of(
-        root, monkeypatch, f"h{host}",
+        root, f"h{host}",
         addresses={"eth0": [f"10.0.0.{host + 1}/24"], interface: [f"10.1.0.{host + 1}/24"]},
         interfaces=[("eth0", "up", 1000, "igc"), (interface, "up", 100000, "mlx5_core")],
         infiniband=[
@@ -145,36 +139,35 @@ def _infiniband_host(tmp_path, monkeypatch, host, *, state="4: ACTIVE", layer="I
 
 
 @pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
-def test_infiniband_and_roce_make_a_mesh(tmp_path, monkeypatch, layer):
-    surveys = [_infiniband_host(tmp_path, monkeypatch, i, layer=layer) for i in range(3)]
+def test_infiniband_and_roce_make_a_mesh(tmp_path, layer):
+    surveys = [_infiniband_host(tmp_path, i, layer=layer) for i in range(3)]
     plan = plan_of(surveys, "any", "jaccl")
     assert rows(plan)[1] == ("h1", ["10.1.0.2"], ["mlx5_1", None, "mlx5_1"])
     assert plan_of(surveys, "any").hostfile.backend == "ring"
 
 
-def test_hosts_without_an_active_rdma_device_are_all_named(tmp_path, monkeypatch):
+def test_hosts_without_an_active_rdma_device_are_all_named(tmp_path):
     surveys = [
-        _infiniband_host(tmp_path, monkeypatch, i, state="4: ACTIVE" if i == 1 else "2: INIT")
-        for i in range(3)
+        _infiniband_host(tmp_path, i, state="4: ACTIVE" if i == 1 else "2: INIT") for i in range(3)
     ]
     with pytest.raises(DiscoveryError, match="h0, h2: no active RDMA device"):
         plan_of(surveys, "ethernet", "jaccl")
 
 
-def ethernet(tmp_path, monkeypatch, host, interfaces):
+def ethernet(tmp_path, host, interfaces):
     """A host of (name, speed, driver, address)."""
     root = tmp_path / str(host)
     return survey_of(
-        root, monkeypatch, f"h{host}",
+        root, f"h{host}",
         addresses={name: [address] for name, _, _, address in interfaces if address},
         interfaces=[(name, "up", speed, driver) for name, speed, driver, _ in interfaces],
     )  # fmt: skip
 
 
-def test_the_fastest_network_that_all_are_on_is_taken(tmp_path, monkeypatch):
+def test_the_fastest_network_that_all_are_on_is_taken(tmp_path):
     surveys = [
         ethernet(
-            tmp_path, monkeypatch, i,
+            tmp_path, i,
             [
                 ("docker0", 10000, "", "172.17.0.1/16"),  # the same on each of them: not one network
                 ("eth0", 1000, "igc", f"10.0.0.{i + 1}/24"),
@@ -191,10 +184,10 @@ def test_the_fastest_network_that_all_are_on_is_taken(tmp_path, monkeypatch):
     assert rows(plan_of(surveys[1:], "any"))[0][1] == ["10.2.0.2", "10.3.0.2"]
 
 
-def test_an_address_that_the_user_names_decides_the_network(tmp_path, monkeypatch):
+def test_an_address_that_the_user_names_decides_the_network(tmp_path):
     surveys = [
         ethernet(
-            tmp_path, monkeypatch, i,
+            tmp_path, i,
             [("eth0", 1000, "igc", f"10.0.0.{i + 1}/24"), ("eth1", 25000, "mlx5", f"10.2.0.{i + 1}/24")],
         )
         for i in range(2)
@@ -206,11 +199,11 @@ def test_an_address_that_the_user_names_decides_the_network(tmp_path, monkeypatc
     ]
 
 
-def test_cards_joined_without_a_switch_make_a_ring(tmp_path, monkeypatch):
+def test_cards_joined_without_a_switch_make_a_ring(tmp_path):
     pairs = [(0, 2), (2, 1), (1, 3), (3, 0)]
     surveys = [
         ethernet(
-            tmp_path, monkeypatch, host,
+            tmp_path, host,
             [
                 (f"eth{k}", 25000, "mlx5_core", f"10.9.{k}.{1 + pair.index(host)}/30")
                 for k, pair in enumerate(pairs)
@@ -229,13 +222,8 @@ def test_cards_joined_without_a_switch_make_a_ring(tmp_path, monkeypatch):
     ]
 
 
-def test_hosts_on_different_networks_use_their_own_addresses_and_that_is_said(
-    tmp_path, monkeypatch
-):
-    surveys = [
-        ethernet(tmp_path, monkeypatch, i, [("eth0", 1000, "igc", f"10.{i}.0.9/24")])
-        for i in range(2)
-    ]
+def test_hosts_on_different_networks_use_their_own_addresses_and_that_is_said(tmp_path):
+    surveys = [ethernet(tmp_path, i, [("eth0", 1000, "igc", f"10.{i}.0.9/24")]) for i in range(2)]
     plan = plan_of(surveys, "any")
     assert [ips for _, ips, _ in rows(plan)] == [["10.0.0.9"], ["10.1.0.9"]]
     assert "no network has all hosts on it" in plan.remarks[0]
@@ -247,5 +235,6 @@ def test_hosts_without_any_address_are_all_named():
 
 
 def test_a_host_without_ip_is_told_what_to_install():
-    survey = read_survey("b", {"uname": "Linux\n", "sys_net": "name=eth0\toperstate=up\n"})
-    assert "iproute2" in survey.notes[0]
+    notes = []
+    survey_linux(Path("/sys"), "", notes)
+    assert "iproute2" in notes[0]

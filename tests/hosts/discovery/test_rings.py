@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.hosts.discovery import find_ring
-from phalanx.hosts.discovery.ring_search import missing_in_ring
+from phalanx.cli.config.ring_search import find_ring, missing_in_ring
 
 
 def matrix(n, edges):

@@ -12,26 +12,27 @@ from hosts.discovery.linux import make_commands
 from hosts.discovery.macs import wired
 from support.promise import ROOM_S
 
+from phalanx.cli.config.networks import Cable
+from phalanx.cli.config.planner import Discovery
+from phalanx.cli.config.setup import CableSetup, SetupError
+from phalanx.cli.config.surveys import Survey, gather
+from phalanx.cli.probe import probe_main
+from phalanx.cli.probe.talk import HostProbes
 from phalanx.hosts import Host
-from phalanx.hosts.discovery import (
-    Cable,
-    Discovery,
-    HostShells,
-    SetupError,
-    Survey,
-    gather,
-    read_survey,
-    run_setup,
-    undo_setup,
-)
+from phalanx.protocol import HostPlan, RemoteOptions
 
-# One host after the other in one log: `ssh` runs the script here, with the host's name in HOST.
+# One host after the other in one log: `ssh` runs the command here, with the host's name in HOST.
 _SSH = """
-for word; do last=$before; before=$word; done
-HOST=$last; export HOST
-exec sh -s
+for word; do host=$before; before=$last; last=$word; done
+HOST=$before; export HOST
+exec sh -c "$last"
 """
 _LOGS = 'echo "$HOST ${0##*/} $*" >>"$LOG"'
+
+
+def probes_of(*names, port=0):
+    """Return what asks hosts with the Python of the PATH."""
+    return HostProbes([HostPlan(name, 0, (), port) for name in names], RemoteOptions("python3"))
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def far(tmp_path, monkeypatch):
         scripts = {name: f"{_LOGS}\n{text}" for name, text in {**scripts, **commands}.items()}
         scripts["ssh"] = commands.get("ssh", _SSH)
         scripts["sudo"] = commands.get("sudo", '[ "$1" = -n ] && shift; exec "$@"')
-        # HostShells puts the system's folders after: ours come first.
+        # The probe puts the system's folders after: ours come first.
         monkeypatch.setenv("PATH", make_commands(tmp_path / "bin", **scripts))
         monkeypatch.setenv("LOG", str(log))
         return log.read_text
@@ -55,9 +56,9 @@ def far(tmp_path, monkeypatch):
 
 def _pair():
     macs = wired(2, [(0, 1)])
-    surveys = [read_survey(mac.name, mac.outputs()) for mac in macs]
-    hosts = [Host(mac.name) for mac in macs]
-    return hosts, surveys, Discovery(hosts, surveys).cables
+    surveys = [mac.survey() for mac in macs]
+    cables = Discovery([Host(mac.name) for mac in macs], surveys).cables
+    return probes_of(*(mac.name for mac in macs)), surveys, cables
 
 
 def _by_host(log, name):
@@ -68,8 +69,8 @@ def _by_host(log, name):
 
 def test_every_command_runs_on_its_host_and_cables_are_tried(far):
     log, said = far(), []
-    hosts, surveys, cables = _pair()
-    run_setup(HostShells(hosts), surveys, cables, say=said.append)
+    probes, surveys, cables = _pair()
+    CableSetup(probes, surveys, cables, said.append).run()
     assert _by_host(log, "mac0") == [
         "ifconfig bridge0 down",
         "ifconfig en2 inet 192.168.0.1 netmask 255.255.255.252",
@@ -83,23 +84,23 @@ def test_every_command_runs_on_its_host_and_cables_are_tried(far):
 
 def test_a_route_that_is_not_there_is_added(far):
     log = far(route='[ "$1" != change ]')
-    hosts, surveys, cables = _pair()
-    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    probes, surveys, cables = _pair()
+    CableSetup(probes, surveys, cables, lambda _: None).run()
     assert "route add 192.168.0.2 -interface en2" in _by_host(log, "mac0")
 
 
 def test_a_missing_bridge_is_no_failure(far):
     far(ifconfig='[ "$1" != bridge0 ]')
-    hosts, surveys, cables = _pair()
-    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    probes, surveys, cables = _pair()
+    CableSetup(probes, surveys, cables, lambda _: None).run()
 
 
 def test_one_failure_undoes_everything_everywhere(far):
     fails = '[ "$HOST" != mac1 ] || [ "$1" != en2 ] || { echo "no such interface" >&2; exit 1; }'
     log = far(ifconfig=fails)
-    hosts, surveys, cables = _pair()
+    probes, surveys, cables = _pair()
     with pytest.raises(SetupError) as told:
-        run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+        CableSetup(probes, surveys, cables, lambda _: None).run()
     assert "mac1: 'sudo ifconfig en2 inet 192.168.0.2" in str(told.value)
     assert "no such interface" in str(told.value)
     assert _by_host(log, "mac0")[-3:] == [
@@ -113,15 +114,15 @@ def test_one_failure_undoes_everything_everywhere(far):
 
 def test_cables_that_do_not_answer_are_all_named(far):
     far(ping="exit 1")
-    hosts, surveys, cables = _pair()
+    probes, surveys, cables = _pair()
     with pytest.raises(SetupError, match="no answer over mac0 en2 - mac1 en2"):
-        run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+        CableSetup(probes, surveys, cables, lambda _: None).run()
 
 
 def test_what_was_set_up_can_be_taken_back(far):
     log = far()
-    hosts, surveys, cables = _pair()
-    undo_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    probes, surveys, cables = _pair()
+    CableSetup(probes, surveys, cables, lambda _: None).undo()
     assert _by_host(log, "mac1") == [
         "route delete 192.168.0.1",
         "ifconfig en2 inet 192.168.0.2 delete",
@@ -131,10 +132,10 @@ def test_what_was_set_up_can_be_taken_back(far):
 
 def test_hosts_without_sudo_are_all_named_before_anything_runs(far):
     log = far()
-    hosts, surveys, cables = _pair()
+    probes, surveys, cables = _pair()
     bare = [Survey(s.name, s.system, s.interfaces, s.ports) for s in surveys]
     with pytest.raises(SetupError, match="mac0, mac1: no sudo"):
-        run_setup(HostShells(hosts), bare, cables, say=lambda _: None)
+        CableSetup(probes, bare, cables, lambda _: None).run()
     assert log() == ""
 
 
@@ -154,46 +155,62 @@ def test_hosts_without_sudo_are_all_named_before_anything_runs(far):
 )
 def test_why_a_host_cannot_be_asked_is_said(far, said, hint):
     far(ssh=f"echo 'banner' >&2; echo '{said}' >&2; exit 255")
-    outputs, failures = gather(HostShells([Host("b")]))
-    assert outputs == [{}]
+    surveys, failures = gather(probes_of("b"))
+    assert not surveys
     assert hint in failures[0]
 
 
 def test_a_host_that_says_nothing_has_a_limit_and_holds_nobody_up(far):
     far(ssh='case "$*" in *slow*) exec sleep 600;; esac\n' + _SSH)
-    # The other one runs some forty programs meanwhile.
-    outputs, failures = gather(HostShells([Host("slow"), Host("b")]), timeout_s=ROOM_S)
-    assert failures == {0: f"it has not answered within {ROOM_S:g} s"}
-    assert outputs[1]["uname"] == "Linux\n"
+    surveys, failures = gather(probes_of("slow", "b"), timeout_s=ROOM_S)
+    assert failures == {0: f"ssh has not got in, after {ROOM_S:g} s"}
+    assert surveys[1].system == "Linux"
 
 
-def test_a_talkative_login_is_not_taken_for_output(far):
-    far(ssh="echo 'M begin'; echo Darwin; echo 'M end 0'\n" + _SSH)
-    assert gather(HostShells([Host("b")]))[0][0]["uname"] == "Linux\n"
+def test_a_talkative_login_is_not_taken_for_an_answer(far):
+    far(ssh="echo Welcome; printf 'You have mail'\n" + _SSH)
+    assert gather(probes_of("b"))[0][0].system == "Linux"
 
 
-def test_a_shell_that_breaks_off_is_a_failure(far):
-    far(ssh="head -n 5 | sh -s")
-    assert "to the end" in gather(HostShells([Host("b")]))[1][0]
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ('{"system": 1}', "Expected `str`, got `int` - at `$.system`"),
+        ("[]", "missing required field `system`"),
+        ("{", "line 1 column 2"),
+    ],
+)
+def test_an_answer_that_is_no_survey_is_a_failure(far, answer, said):
+    far(ssh=f"echo 'phalanx-host: in'; echo '{probe_main.MARK}{answer}'; exec sleep 1")
+    surveys, failures = gather(probes_of("b"))
+    assert not surveys
+    assert said in failures[0]
 
 
-def test_sudo_is_asked_only_for_a_setup(far, tmp_path):
+def test_a_host_without_python_is_told(far):
+    far()
+    probes = HostProbes([HostPlan("b", 0)], RemoteOptions("/no/python"))
+    assert "there is no /no/python there: say with --python" in gather(probes)[1][0]
+
+
+def test_sudo_is_asked_only_for_a_setup(far, tmp_path, monkeypatch):
     """A host may write down each use of it."""
     asked = tmp_path / "asked"
-    far(sudo=f"echo >> {asked}", id="echo 1000")
-    assert "sudo" not in gather(HostShells([Host("b")]))[0][0]
+    far(sudo=f"echo >> {asked}")
+    monkeypatch.setattr(probe_main.os, "geteuid", lambda: 1000)
+    assert not probe_main.survey({"asks_sudo": False})["has_sudo"]
     assert not asked.exists()
-    assert "sudo" in gather(HostShells([Host("b")]), asks_sudo=True)[0][0]
+    assert probe_main.survey({"asks_sudo": True})["has_sudo"]
     assert asked.exists()
 
 
-def test_ssh_never_asks_and_is_given_the_port(far):
-    said = []
-    far(ssh="exit 255")
-    gather(HostShells([Host("me@b", port=2222)]), say=said.append)
-    assert "BatchMode=yes" in said[0]
-    assert " -p 2222 " in said[0]
-    assert " -- me@b" in said[0]
+def test_ssh_never_asks_and_is_given_the_port(far, tmp_path):
+    far(ssh=f'echo "$*" >{tmp_path}/words; exit 255')
+    gather(probes_of("me@b", port=2222))
+    said = (tmp_path / "words").read_text()
+    assert "BatchMode=yes" in said
+    assert " -p 2222 " in said
+    assert " -- me@b" in said
 
 
 _REFUSED = """
@@ -228,22 +245,24 @@ def two_hosts():
 
 def test_linux_cables_are_set_up_tried_and_taken_back(two_hosts, tmp_path, monkeypatch):
     names, ip = two_hosts
-    ssh = 'for word; do last=$before; before=$word; done; exec ip netns exec "$last" sh -s'
+    ssh = (
+        'for word; do last=$before; before=$word; done; exec ip netns exec "$last" sh -c "$before"'
+    )
     # Machines for tests often have no ping: a port that refuses is an answer, too.
     ping = f'exec {sys.executable} -c "{_REFUSED}" "$5"'
     monkeypatch.setenv("PATH", make_commands(tmp_path / "bin", ssh=ssh, ping=ping))
-    hosts = [Host(name) for name in names]
+    probes = probes_of(*names)
     surveys = [Survey(name, "Linux", has_sudo=True) for name in names]
     cables = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "thunderbolt0", "192.168.0.2")]
     said = []
-    run_setup(HostShells(hosts), surveys, cables, say=said.append)
+    CableSetup(probes, surveys, cables, said.append).run()
     assert said[-1] == "1 of 1 cables have been tried and answer"
     assert "192.168.0.2/30" in ip("-n", names[1], "addr").stdout
     nowhere = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "lo", "192.168.0.3")]
     with pytest.raises(SetupError, match=f"no answer over {names[0]} thunderbolt0"):
-        run_setup(HostShells(hosts), surveys, nowhere, say=lambda _: None)
+        CableSetup(probes, surveys, nowhere, lambda _: None).run()
     assert "192.168.0.3/30" in ip("-n", names[1], "addr").stdout
-    undo_setup(HostShells(hosts), surveys, nowhere, say=lambda _: None)
-    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
-    undo_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    CableSetup(probes, surveys, nowhere, lambda _: None).undo()
+    CableSetup(probes, surveys, cables, lambda _: None).run()
+    CableSetup(probes, surveys, cables, lambda _: None).undo()
     assert "192.168.0" not in ip("-n", names[1], "addr").stdout

@@ -1,38 +1,19 @@
-"""Run the doctor's script on all hosts at once.
-
-The script is `probe_main`; ssh or a job's launcher starts it. `doctor` judges the answers.
-"""
+"""Ask all hosts for their facts, and whether they reach each other."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import ipaddress
-import json
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.hosts import TITLES
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.supervisor import (
-    HostUnreachable,
-    LaunchSpec,
-    RemoteCommand,
-    far_script,
-    ssh_launch,
-    start_words,
-)
 
-from . import probe_main
+from ..probe.talk import HostTalk
 
-_MARK = probe_main.MARK.encode()
 _PINGS = 3
-# No quotes in it: sh and the login shell each put quotes around it.
-_RECEIVE = "import sys;exec(sys.stdin.read(int(sys.stdin.readline())))"
-_SCRIPT = far_script(f'exec "$p" -u -c "{_RECEIVE}"')
 
 
 @dataclass(frozen=True)
@@ -68,96 +49,6 @@ class Probe:
         return bool(self.facts)
 
 
-class _Silent(Exception):
-    """The script has ended, or sent an invalid answer."""
-
-
-class _Talk:
-    """The script on one host, and the connection to it."""
-
-    def __init__(self, probe: Probe, question: ProbeQuestion) -> None:
-        self._probe = probe
-        self._remote = question.remote
-        is_far = not probe.plan.is_local and self._remote.launcher in TITLES
-        self._way = self._remote.launcher if is_far else "ssh"
-        probe.stage = self._way
-        self._command: RemoteCommand | None = None
-        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-    def _launch(self) -> LaunchSpec:
-        plan = self._probe.plan
-        way = ssh_launch(plan, self._remote, _SCRIPT)
-        if self._way == "ssh" and not plan.is_local:
-            return way._replace(on_end=self._on_end)
-        # The other hosts are compared with this Python.
-        python = sys.executable if plan.is_local else way.python
-        words = [] if plan.is_local else start_words(plan, self._remote)
-        command = [*words, "/bin/sh", "-c", _SCRIPT, "phalanx", python]
-        missing = f"there is no {command[0]} on this machine"
-        return way._replace(python=python, command=command, missing=missing, on_end=self._on_end)
-
-    async def begin(self) -> None:
-        """Start the script and send its code."""
-        code = inspect.getsource(probe_main)
-        try:
-            way = self._launch()
-            self._command = RemoteCommand(way, f"{len(code)}\n{code}".encode(), self._on_line)
-        except HostUnreachable as error:
-            raise _Silent(error.text) from None
-
-    def _on_line(self, line: bytes) -> None:
-        if line.startswith(_MARK):
-            self._answers.put_nowait(line[len(_MARK) :])
-
-    def _on_end(self) -> None:
-        self._answers.put_nowait(None)
-
-    async def ask(self, word: str, asked: Any = None) -> Any:
-        """Ask and wait for the answer; raise `_Silent` if none comes."""
-        assert self._command is not None
-        self._command.write((json.dumps([word, asked]) + "\n").encode())
-        answer = await self._answers.get()
-        if answer is None:
-            raise _Silent(await self._last_output())
-        try:
-            return json.loads(answer)
-        except ValueError as error:
-            raise _Silent(str(error)) from error
-
-    async def _last_output(self) -> str:
-        assert self._command is not None
-        why, outcome = await self._command.ended(), self._command.outcome
-        assert outcome is not None
-        self._probe.stage = "python" if outcome.is_in else self._way
-        if outcome.has_python:
-            lines = outcome.stderr.strip().splitlines() or ["without an error message"]
-            return f"its Python does not run the checks: {lines[-1]}"
-        if self._way != "ssh" and not outcome.is_in:
-            lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip(" -*\t")]
-            said = (lines or ["no error message"])[0]
-            return f"{TITLES[self._way]} does not start a process there: {said}"
-        return why
-
-    @property
-    def is_by_ssh(self) -> bool:
-        """Whether the host was reached by ssh."""
-        return self._way == "ssh" and not self._probe.plan.is_local
-
-    def phase(self) -> str:
-        """Describe the stage of the start, for a timeout message."""
-        is_in = self._command is not None and self._command.is_in
-        if self._command is not None and self._command.has_python:
-            return "its Python has not answered"
-        self._probe.stage = "python" if is_in else self._way
-        way = "ssh" if self._way == "ssh" else TITLES[self._way]
-        return "its shell has not answered" if is_in else f"{way} has not got in"
-
-    async def end(self) -> None:
-        """Close the script's input; kill the script after 1 s."""
-        if self._command is not None:
-            await self._command.end(1.0)
-
-
 async def look(plans: Sequence[HostPlan], question: ProbeQuestion) -> list[Probe]:
     """Ask all hosts at once; the first is this machine.
 
@@ -165,19 +56,16 @@ async def look(plans: Sequence[HostPlan], question: ProbeQuestion) -> list[Probe
     """
     timeout_s = question.remote.timeout_s
     probes = [Probe(plan) for plan in plans]
-    talks = [_Talk(probe, question) for probe in probes]
+    talks = [HostTalk(plan, question.remote) for plan in plans]
 
-    async def step(index: int, work: Any) -> None:
-        try:
-            await asyncio.wait_for(work(index), timeout_s)
-        except _Silent as error:
-            probes[index].why_not = str(error)
-        except (asyncio.TimeoutError, TimeoutError):
-            probes[index].why_not = f"{talks[index].phase()}, after {timeout_s:g} s"
+    async def step(index: int, work: Callable[[int], Awaitable[None]]) -> None:
+        probe, talk = probes[index], talks[index]
+        await talk.attempt(work(index), timeout_s)
+        probe.why_not, probe.stage = talk.failure, talk.stage
 
     async def meet(index: int) -> None:
         probe, talk = probes[index], talks[index]
-        await talk.begin()
+        talk.begin()
         asked = {
             "names": list(question.names), "folder": question.folder, "script": question.script,
             "interface": question.remote.interface,

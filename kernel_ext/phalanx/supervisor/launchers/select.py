@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from phalanx.hosts import TITLES, explain_ssh, found_job, ssh_command
+from phalanx.hosts import TITLES, found_job
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
 from phalanx.protocol.host import HostUp
 
@@ -30,6 +30,7 @@ from .remote_command import (
     last_line,
     launch_by,
 )
+from .ssh import explain_ssh, ssh_command
 
 # A step of one task that may use all of the job's resources on the node, beside other steps. Outside
 # of a job, srun makes a job of its own.

@@ -1,0 +1,1 @@
+"""Find how hosts are connected, and set up their cables."""

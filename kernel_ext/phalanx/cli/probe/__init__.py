@@ -1,0 +1,1 @@
+"""Ask hosts by a script that any Python of theirs runs."""
