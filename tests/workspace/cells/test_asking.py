@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.protocol import LineNeed, TypedLine
+from phalanx.protocol import LineNeed, TypedLine, TypeLine
 from phalanx.workspace import View
 from phalanx.workspace.cells.prompting import PromptController
 
@@ -39,11 +39,8 @@ class FakeRanks:
     def __init__(self):
         self.sent = []
 
-    def send_line(self, cell, entry):
-        self.sent.append(entry)
-
-    def refuse_line(self, cell, message):
-        self.sent.append(message)
+    def send(self, order):
+        self.sent.append(order.entry if isinstance(order, TypeLine) else order.message)
 
 
 class Room:
@@ -53,7 +50,7 @@ class Room:
         self.view = view or FakeView()
         self.ranks = FakeRanks()
         self.now_s = 0.0
-        self.asking = PromptController("cell", range(4), self.view, self.ranks, lambda: None)
+        self.asking = PromptController("cell", range(4), self.view, self.ranks.send, lambda: None)
 
     def need(self, rank, prompt="ipdb> ", index=0, is_command=True):
         need = LineNeed("cell", index, prompt, False, is_command)
@@ -174,9 +171,9 @@ def test_a_need_that_is_over_takes_its_question_back(room):
     room.need(2)
     room.step()
     (prompt,) = room.view.prompts
-    room.asking.withdraw(0)
-    room.asking.withdraw(2)  # which waits for a command
+    room.asking.forget(0, commands=False)
+    room.asking.forget(2, commands=False)  # which waits for a command
     assert prompt.is_open
-    room.asking.withdraw(1)
+    room.asking.forget(1, commands=False)
     assert not prompt.is_open
     assert room.asking.waiting == (2,)

@@ -14,7 +14,7 @@ from phalanx.protocol import (
 )
 
 from ..connection.root_client import RootClient
-from ..output.events import Ended, Lost, NeedLine, Text
+from ..output.events import Ended, Lost, RankNotice, Text
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
 from ..output.view import View
@@ -126,7 +126,7 @@ class AttachSync:
         for lost in self.deaths:
             self.cell.events.put(lost)
         for rank, need in status.needs:
-            self.cell.events.put(NeedLine(rank, need))
+            self.cell.events.put(RankNotice(rank, need))
         shown = {rank: piece.end for rank, piece in self._missed.items()}
         self.cell.begin(shown, set(status.ended))
         self._missed = {}

@@ -22,23 +22,17 @@ from phalanx.protocol import (
     Completed,
     DebuggerSays,
     Inspected,
-    LetIn,
     OutputDrawn,
     RankCall,
     RankNews,
     RankOrder,
     RankTask,
-    RefuseInput,
-    Step,
-    StopCell,
-    TypedLine,
-    TypeLine,
     name_ranks,
 )
 
 from ..connection.transport import Message, RankChannels, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
-from ..output.events import Drawn, Event, Lost, OwnershipLost
+from ..output.events import CallInLoop, Event, Lost, OwnershipLost
 from .cell import Cell
 from .completion import Help
 from .debugging import RankDebuggers
@@ -100,7 +94,6 @@ class Dispatch:
         self._sent: dict[tuple[str, int], _Request] = {}  # by cell name and rank
         self._ended: dict[str, Cell] = {}  # by name, least recently used first
         self._answered: dict[str, int] = {}  # acked bytes of output by engine; socket thread only
-        self._held = StopCell("", "")  # the stop that holds a cell
         self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
         self._channels = RankChannels(thread, connection, session, self._on_message)
         self.wait_subscribed = self._channels.wait_subscribed
@@ -230,43 +223,6 @@ class Dispatch:
         self._keep_ended(cell)
         return cell, int(rank)
 
-    def send_line(self, cell: str, entry: TypedLine) -> None:
-        """Send an entry of the cell's input log to all ranks."""
-        self._order(range(len(self._engines)), TypeLine(cell, entry))
-
-    def refuse_line(self, cell: str, message: str) -> None:
-        """Tell all ranks that nobody can answer a prompt."""
-        self._order(range(len(self._engines)), RefuseInput(cell, message))
-
-    def hold_cell(self, cell: str, ranks: Iterable[int], most_s: float) -> None:
-        """Hold the cell on these ranks before its next operation.
-
-        The ranks' reports come as `StopReported` events. A held rank that gets no further order is
-        interrupted after ``most_s`` seconds.
-        """
-        self._held = StopCell(cell, uuid.uuid4().hex, most_s)
-        self._order(ranks, self._held)
-
-    def let_in(self, cell: str, ranks: Iterable[int], steps: tuple[Step, ...]) -> None:
-        """Let held ranks continue up to these operations."""
-        self._order(ranks, LetIn(steps))
-
-    def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
-        """Raise KeyboardInterrupt in the cell on these ranks.
-
-        After `hold_cell` the stop keeps its name, so that each rank is interrupted only once.
-        """
-        stop = self._held.stop if self._held.cell == cell else uuid.uuid4().hex
-        self._held = StopCell("", "")
-        self._order(ranks, StopCell(cell, stop))
-
-    def interrupt_callbacks(self) -> tuple[int, ...]:
-        """Stop the callbacks of widgets that run; return their ranks."""
-        running = self.widgets.running()
-        for rank, callback in running.items():
-            self._order((rank,), StopCell(callback, uuid.uuid4().hex))
-        return tuple(sorted(running))
-
     def is_under_way(self, cell: str) -> bool:
         """Whether this process waits for a cell, so that `tell` reaches it."""
         with self._lock:
@@ -317,7 +273,7 @@ class Dispatch:
                 id(cell): cell for cell, where in self._requests.values() if where == lost.rank
             }
         for cell in cells.values():
-            cell.on_lost(lost)
+            cell.put(lost)
 
     def on_ended(self, rank: int, end: CellEnded) -> None:
         """Tell a cell that a rank has ended it.
@@ -422,19 +378,7 @@ class Dispatch:
         if cell is None:
             tell()
         else:
-            cell.on_drawn(Drawn(tell))
-
-
-class ResendActions(NamedTuple):
-    """Callables that query the root and send lost messages again.
-
-    ``see_cells(take)`` asks the root how cells stand. ``resend(rank, is_stopped)`` sends the cell's
-    request again, unless another client sent it; with ``is_stopped`` a rank does not begin the cell
-    any more.
-    """
-
-    see_cells: Callable[[Callable[[CellStatusReply], None]], None]
-    resend: Callable[[int, bool], bool]
+            cell.put(CallInLoop(tell))
 
 
 class RequestResender:
@@ -448,19 +392,23 @@ class RequestResender:
     ----------
     ask : callable
         Asks the root how cells stand. The answer comes to `take`, or never.
+    resend : callable
+        `Dispatch.resend`: sends the request again, unless another client sent it.
+    notice : callable
+        Shows the user one line.
     """
 
     def __init__(
         self,
         cell: Cell,
         ask: Callable[[], None],
-        actions: ResendActions,
+        resend: Callable[..., bool],
         notice: Callable[[str], None],
         started_s: float,
     ) -> None:
         self._cell = cell
         self._ask = ask
-        self._actions = actions
+        self._resend = resend
         self._notice = notice
         # All ranks may share one network link, and a copy of a large value takes as long again.
         self._on_way_s = cell.nbytes * len(cell.ranks) / SLOWEST
@@ -501,7 +449,9 @@ class RequestResender:
             lost |= running & ended
         elif not lost:
             self._due_s = math.inf
-        sent = [rank for rank in sorted(lost) if self._actions.resend(rank, self._is_stopping)]
+        sent = [
+            rank for rank in sorted(lost) if self._resend(cell, rank, is_stopped=self._is_stopping)
+        ]
         missed = [rank for rank in sent if rank not in begun]
         self._n_copies += bool(missed)
         if missed and self._n_copies == 2:

@@ -43,7 +43,7 @@ from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import View
 from .attach import AttachSync
 from .cell import Call, Cell, FunctionCall, lost_of
-from .dispatch import Dispatch, ResendActions
+from .dispatch import Dispatch
 from .loop import (
     CellOutcome,
     RankError,
@@ -182,12 +182,10 @@ class CellRunner:
             outcome = run_cell(
                 cell,
                 view,
-                self._dispatch,
+                self._root,
+                self._dispatch.resend,
                 timeout_s=timeout,
                 max_lines=max_lines,
-                look=self._root.look,
-                see=self._root.see,
-                resend=self._resend_of(cell),
             )
             self._left.update(outcome.abandoned)
             return outcome
@@ -215,18 +213,10 @@ class CellRunner:
             except BaseException:
                 if cell.is_announced:
                     self._take_back(cell.name, cell.ranks[at:] if at else ())
-                    self._dispatch.interrupt_cell(cell.name, cell.ranks[:at])
+                    self._root.stop_cell(cell.name, cell.ranks[:at])
                 raise
             if rank in self._lost:  # since the ranks were chosen
-                cell.on_lost(self._lost[rank])
-
-    def _resend_of(self, cell: Cell) -> ResendActions:
-        """Return the callables that resend a cell's lost messages."""
-
-        def resend(rank: int, is_stopped: bool) -> bool:
-            return self._dispatch.resend(cell, rank, is_stopped=is_stopped)
-
-        return ResendActions(self._root.see_cells, resend)
+                cell.put(self._lost[rank])
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
@@ -256,10 +246,8 @@ class CellRunner:
             for rank in ranks:
                 self._dispatch.apply(call, rank, list(buffers), work)
                 if rank in self._lost:  # since the ranks were chosen
-                    call.on_lost(self._lost[rank])
-            outcome = run_cell(
-                call, View(), self._dispatch, see=self._root.see, resend=self._resend_of(call)
-            )
+                    call.put(self._lost[rank])
+            outcome = run_cell(call, View(), self._root, self._dispatch.resend)
         finally:
             self._dispatch.forget(call)
         values, unloadable = call.load()
@@ -573,13 +561,7 @@ class CellRunner:
             outcome: CellOutcome | None = None
             try:
                 outcome = run_cell(
-                    cell,
-                    view,
-                    self._dispatch,
-                    look=self._root.look,
-                    see=self._root.see,
-                    resend=self._resend_of(cell),
-                    typed=missed.typed,
+                    cell, view, self._root, self._dispatch.resend, typed=missed.typed
                 )
                 self._left.update(outcome.abandoned)
             finally:
@@ -677,10 +659,13 @@ class CellRunner:
         # A loop that waits for the cell stops it as at Ctrl-C. Without such a loop (the cell is not
         # sent yet, or was abandoned) the ranks are interrupted here.
         if not self._dispatch.is_under_way(running.name):
-            self._dispatch.interrupt_cell(running.name, running.ranks)
+            self._root.stop_cell(running.name, running.ranks)
         self._dispatch.tell(Interrupted())
         return tuple(running.ranks)
 
     def interrupt_callbacks(self) -> tuple[int, ...]:
         """Stop callbacks of widgets that run; return their ranks."""
-        return self._dispatch.interrupt_callbacks()
+        running = self._dispatch.widgets.running()
+        for rank, callback in running.items():
+            self._root.stop_cell(callback, (rank,))
+        return tuple(sorted(running))

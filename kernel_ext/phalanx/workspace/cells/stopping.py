@@ -203,7 +203,7 @@ class Stopping:
 
     def __init__(
         self,
-        see: SeePlaces | None,
+        see: SeePlaces,
         interrupt: Callable[[tuple[int, ...]], None],
         notice: Callable[[str], None],
     ) -> None:
@@ -225,9 +225,7 @@ class Stopping:
 
     def time_is_up(self, running: Collection[int], now_s: float) -> None:
         """Stop the ranks at the time limit, after sampling their stacks."""
-        if self._see is None:
-            self.stop(running, now_s)
-        elif not self.has_begun:
+        if not self.has_begun:
             self._see(tuple(sorted(running)), False)
             self._look_until_s = now_s + LOOK_S
 
@@ -257,10 +255,7 @@ class Stopping:
         since_s = now_s - self._stopped_s
         if not self._has_asked and since_s >= REACT_S - TWO_LOOKS_S:
             self._has_asked = True
-            if self._see is None:
-                self._seen = {}
-            else:
-                self._see(tuple(sorted(running)), True)
+            self._see(tuple(sorted(running)), True)
         is_known = self._seen is not None or since_s >= REACT_S + LOOK_S
         if since_s < REACT_S or not is_known:
             return False

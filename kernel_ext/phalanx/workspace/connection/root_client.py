@@ -13,6 +13,7 @@ import queue
 import socket
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ from phalanx.protocol import (
     Samples,
     StacksAre,
     Stop,
+    StopCell,
     Stopped,
     TopologyIs,
     ToRoot,
@@ -305,6 +307,10 @@ class RootClient:
     def order(self, ranks: Iterable[int], order: RankOrder) -> None:
         """Send an order to ranks; dead ranks do not get it."""
         self._send(OrderRanks(tuple(ranks), order))
+
+    def stop_cell(self, cell: str, ranks: Iterable[int]) -> None:
+        """Raise KeyboardInterrupt in a cell, or a widget's callback, on these ranks."""
+        self.order(ranks, StopCell(cell, uuid.uuid4().hex))
 
     def keep(self, cell: AddStartupCell) -> None:
         """Store a startup cell at the root."""
