@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .bench import Sweep
 from .calls import PendingCall
-from .cells.completion import Completions, Description, Help, NoHelp
+from .cells.rank_help import Completions, Description, Help, NoHelp
 from .cells.debugging import DapMessage, RankDebuggers
 from .cells.loop import RankError, RankResult
 from .connection.connect import (

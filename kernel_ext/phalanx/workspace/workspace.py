@@ -32,9 +32,9 @@ from phalanx.supervisor import RootProcess
 
 from .bench import BandwidthBench, LinkBench, Sweep
 from .calls import PendingCall, RemoteCalls, forget_values, packed
-from .cells.completion import Help
 from .cells.debugging import RankDebuggers
 from .cells.loop import RankError, RankResult
+from .cells.rank_help import Help
 from .connection.connect import WorkspaceInfo, attach_root, list_workspaces, start_root
 from .connection.root_client import SampleView
 from .lifecycle import Lifecycle

@@ -45,14 +45,14 @@ def dies(rank):
 @pytest.fixture
 def no_patience(monkeypatch):
     """Time is over soon where nobody answers."""
-    monkeypatch.setattr("phalanx.workspace.cells.completion.COMPLETE_S", 0.05)
+    monkeypatch.setattr("phalanx.workspace.cells.rank_help.COMPLETE_S", 0.05)
 
 
 @pytest.fixture
 def patience(monkeypatch):
     """Ranks share the machine with others: what they answer is tested, not how soon."""
-    monkeypatch.setattr("phalanx.workspace.cells.completion.COMPLETE_S", 20.0)
-    monkeypatch.setattr("phalanx.workspace.cells.completion.INSPECT_S", 20.0)
+    monkeypatch.setattr("phalanx.workspace.cells.rank_help.COMPLETE_S", 20.0)
+    monkeypatch.setattr("phalanx.workspace.cells.rank_help.INSPECT_S", 20.0)
 
 
 def test_the_first_rank_that_lives_is_asked():

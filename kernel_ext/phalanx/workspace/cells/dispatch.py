@@ -34,8 +34,8 @@ from ..connection.transport import Message, RankChannels, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
 from ..output.events import CallInLoop, Event, Lost, OwnershipLost
 from .cell import Cell
-from .completion import Help
 from .debugging import RankDebuggers
+from .rank_help import Help
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
