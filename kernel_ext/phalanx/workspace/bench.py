@@ -20,7 +20,6 @@ from phalanx.distributed.bench import (
     available_memory,
     check_memory,
     check_request,
-    measure_limits,
     sizes_between,
     time_left,
 )
@@ -257,7 +256,8 @@ class Sweep:
     def _on_limits(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
         self._last_s = time.monotonic()  # the time of the first size starts here
-        self._bench.learn(limits)
+        if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
+            self._bench.limits = limits
 
     def _work(self) -> None:
         try:
@@ -267,9 +267,8 @@ class Sweep:
                     continue
                 try:
                     runner.check_idle()
-                    known = self._bench.known_limits()
-                    self.limits = known or ()
-                    self._run(runner, with_limits=known is None)
+                    self.limits = self._bench.limits
+                    self._run(runner)
                     return
                 except CellRuns:
                     if not self._wait:
@@ -279,8 +278,8 @@ class Sweep:
         finally:
             self._view.measured.put(None)
 
-    def _run(self, runner: CellRunner, *, with_limits: bool) -> None:
-        task = msgspec.structs.replace(self._task, with_limits=with_limits)
+    def _run(self, runner: CellRunner) -> None:
+        task = msgspec.structs.replace(self._task, with_limits=not self.limits)
         try:
             runner.perform(task, self._view, f"a bandwidth sweep of {self.op}")
         finally:
@@ -300,7 +299,7 @@ class BandwidthBench:
         self.sweeps: tuple[SweepRun, ...] = ()
         self.size, self.up = size, up
         self._topology = topology
-        self._limits: tuple[Limit, ...] = ()
+        self.limits: tuple[Limit, ...] = ()  # of the machine, measured once; empty: not yet
 
     def sweep(
         self,
@@ -330,22 +329,6 @@ class BandwidthBench:
         world = self._topology()
         here = {host.index for host in world.hosts if host.name == socket.gethostname()}
         return sum(rank.host in here for rank in world.ranks)
-
-    def known_limits(self) -> tuple[Limit, ...] | None:
-        """Return the machine's limits, measured once per workspace.
-
-        None if ranks run on other hosts: the ranks then measure the limits when the sweep starts.
-        """
-        if not self._limits:
-            world = self._topology()
-            if [host.name for host in world.hosts] != [socket.gethostname()]:
-                return None
-            self._limits = measure_limits({link.transport for link in world.links})
-        return self._limits
-
-    def learn(self, limits: tuple[Limit, ...]) -> None:
-        if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
-            self._limits = limits
 
     def keep(self, run: SweepRun) -> None:
         self.sweeps = (*self.sweeps, run)[-_MOST_KEPT:]
