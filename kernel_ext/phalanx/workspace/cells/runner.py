@@ -53,7 +53,7 @@ from .loop import (
     run_cell,
 )
 from .restoring import prepare
-from .slot import ExecutionSlot, RunningCell
+from .slot import CellRuns, ExecutionSlot, RunningCell
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -596,12 +596,12 @@ class CellRunner:
         if answer.joined:
             tell(say_joined(answer.joined))
         if answer.ranks:
-            error = None
             turn = RunningCell(self._next("restart"), answer.ranks, "a restart")
-            with self._slot.take_if_free(turn) as is_free:
-                if is_free:
+            try:
+                with self._slot.take(turn):
                     error = self._settle(make_view, tell)
-            if not is_free:
+            except CellRuns:
+                error = None
                 tell(f"{name_ranks(answer.ranks)} will take part from the next cell on")
             if error is not None:
                 raise error

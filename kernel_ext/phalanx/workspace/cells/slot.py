@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import (
-    name_ranks,
-)
+from phalanx.protocol import name_ranks
 
 CHECK_S = 0.25  # how late a waiting cell notices a stop
 _MOST_SHOWN = 60  # characters of a cell's first line
@@ -95,24 +93,24 @@ class ExecutionSlot:
         return CellRuns(f"{self._say_why()}; wait for it, or stop it with %distributed interrupt")
 
     @contextmanager
-    def take_if_free(self, turn: RunningCell) -> Iterator[bool]:
-        """Hold the ranks inside the context, if they are free.
+    def take(self, turn: RunningCell) -> Iterator[None]:
+        """Hold the ranks inside the context.
 
-        Yields whether they were free.
+        Raises
+        ------
+        CellRuns
+            Another cell has the ranks.
         """
         with self._changed:
-            is_free = self._is_free_for(turn)
-            if is_free:
-                # From here on the cell can be interrupted: a rank remembers an interrupt until the
-                # cell arrives.
-                self._is_taken, self._turn = True, replace(turn, since_s=time.monotonic())
-                if self._line:
-                    self._line.popleft()
-        if not is_free:
-            yield False
-            return
+            if not self._is_free_for(turn):
+                raise self._refusal()
+            # From here on the cell can be interrupted: a rank remembers an interrupt until the
+            # cell arrives.
+            self._is_taken, self._turn = True, replace(turn, since_s=time.monotonic())
+            if self._line:
+                self._line.popleft()
         try:
-            yield True
+            yield
         finally:
             with self._changed:
                 self._is_taken, self._turn = False, None
@@ -164,20 +162,6 @@ class ExecutionSlot:
     def _wait_for(self, turn: RunningCell, timeout_s: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self._is_free_for(turn), timeout_s)
-
-    @contextmanager
-    def take(self, turn: RunningCell) -> Iterator[None]:
-        """Hold the ranks inside the context.
-
-        Raises
-        ------
-        CellRuns
-            Another cell has the ranks.
-        """
-        with self.take_if_free(turn) as is_free:
-            if not is_free:
-                raise self._refusal()
-            yield
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until no cell has the ranks; return False on timeout."""
