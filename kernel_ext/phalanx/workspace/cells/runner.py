@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -88,14 +87,11 @@ class CellRunner:
         self._has_replaced = False  # whether the root has replaced ranks that are not prepared
         self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
-        self._news_lock = threading.Lock()
-        self._early_news: (
-            list[FromRoot] | None
-        ) = []  # news kept until the state at the attach is known
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
         self.debuggers = self._dispatch.debuggers
         self._missed: AttachSync | None = None
         self._last_cell = ""  # the last cell of a person; empty: none from here yet
+        self._dispatch.wait_subscribed()
 
     def _next(self, what: str = "") -> str:
         return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
@@ -296,17 +292,9 @@ class CellRunner:
         """
         if isinstance(message, PartEnded):
             self._dispatch.on_ended(message.rank, message.end)
-            return
-        if isinstance(message, RankSays):
+        elif isinstance(message, RankSays):
             self._dispatch.on_rank_says(message.rank, message.news)
-            return
-        with self._news_lock:
-            if self._early_news is not None:
-                self._early_news.append(message)
-            self._on_news(message)
-
-    def _on_news(self, message: FromRoot) -> None:
-        if isinstance(message, RankLost):
+        elif isinstance(message, RankLost):
             lost = lost_of(message)
             self._lost.setdefault(lost.rank, lost)
             self._client.lose(lost.rank, self._dispatch.engines[lost.rank])
@@ -319,32 +307,24 @@ class CellRunner:
         elif isinstance(message, Notice):
             self._dispatch.tell(NoticeEvent(message.text))
 
-    def begin(self, *, is_new: bool) -> None:
-        """Begin to run cells.
+    def form(self) -> None:
+        """Have new ranks form their group; raise `RankFailure` if one died."""
+        self._enter()
+        for lost in self._lost.values():
+            raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
 
-        ``is_new``: the ranks were just started, and all join the world. Otherwise the client
-        attaches, and `join` follows the cell that the ranks run.
+    def attach(self) -> None:
+        """Fetch how the ranks stand; `join` follows the cell that they run.
+
+        News that come meanwhile must be taken after this: the last message about a rank counts.
         """
-        self._dispatch.wait_subscribed()
-        if is_new:
-            with self._news_lock:
-                self._early_news = None
-            self._enter()
-            for lost in self._lost.values():
-                raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
-            return
         # The root knows the epoch and the ranks that entered it, and tells the first cell.
         self._missed = missed = AttachSync(self._dispatch, self._root, len(self._ranks))
         self._shown = {its.engine for its in missed.status.returns}
         self._has_replaced = bool(self._shown)
-        with self._news_lock:
-            for lost in missed.deaths:
-                self._lost[lost.rank] = lost
-                self._dispatch.on_lost(lost)
-            # Apply the news that came meanwhile, in order: the last message about a rank counts.
-            early, self._early_news = self._early_news or [], None
-            for message in early:
-                self._on_news(message)
+        for lost in missed.deaths:
+            self._lost[lost.rank] = lost
+            self._dispatch.on_lost(lost)
         if missed.cell is not None and missed.running:
             self._slot.leave(RunningCell(missed.cell.name, missed.running))
 
