@@ -337,12 +337,7 @@ class RootClient:
 
         ``take`` is called on the socket thread, or never if the root does not answer.
         """
-
-        def answered(answer: FromRoot) -> None:
-            if isinstance(answer, TopologyIs):
-                take(answer.topology)
-
-        self._request(GetTopology, answered)
+        self._ask_later(GetTopology, TopologyIs, lambda answer: take(answer.topology))
 
     def follow(self, take: Callable[[WorldTopology | None], None]) -> None:
         """Call ``take`` with the topology, now and after each change.
@@ -367,12 +362,7 @@ class RootClient:
 
     def see_cells(self, take: Callable[[CellStatusReply], None]) -> None:
         """Ask how cells stand without waiting; ``take`` as in `look`."""
-
-        def answered(answer: FromRoot) -> None:
-            if isinstance(answer, CellStatusReply):
-                take(answer)
-
-        self._request(GetCellStatus, answered)
+        self._ask_later(GetCellStatus, CellStatusReply, take)
 
     def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
         """Ask for the stacks of ranks."""
@@ -396,12 +386,11 @@ class RootClient:
 
         ``take`` as in `look`, ``is_twice`` as in `GetStacks`.
         """
-
-        def answered(answer: FromRoot) -> None:
-            if isinstance(answer, StacksAre):
-                take(answer.stacks)
-
-        self._request(lambda id_: GetStacks(id_, ranks, is_twice), answered)
+        self._ask_later(
+            lambda id_: GetStacks(id_, ranks, is_twice),
+            StacksAre,
+            lambda answer: take(answer.stacks),
+        )
 
     def restart(
         self,
@@ -472,6 +461,18 @@ class RootClient:
             self._waiting[request_id] = answered
         self._send(make(request_id))
         return request_id
+
+    def _ask_later(
+        self,
+        make: Callable[[int], ToRoot],
+        kind: type[Answer],
+        take: Callable[[Answer], None],
+    ) -> None:
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, kind):
+                take(answer)
+
+        self._request(make, answered)
 
     def _ask(
         self,
