@@ -65,7 +65,6 @@ class AutoDistributed:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is on."""
         return self._is_on
 
     def set(self, is_on: bool) -> None:
@@ -163,7 +162,6 @@ class TypingHelp:
         self._undo = ExitStack()
 
     def install(self) -> None:
-        """Install the completions and inspections in the shell."""
         completer = self._shell.Completer
         # Replace `completions` itself: a matcher cannot hide the notebook's names when a rank finds
         # none, because IPython respects `suppress` only together with matches.

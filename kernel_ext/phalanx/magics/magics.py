@@ -120,7 +120,6 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     @property
     def workspace(self) -> Workspace | None:
-        """Return the workspace of this notebook, or None."""
         return self._workspace
 
     def open(self) -> None:

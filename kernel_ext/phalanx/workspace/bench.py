@@ -343,12 +343,10 @@ class _LinksView(View):
         self._begun_s = time.monotonic()
 
     def begin(self, ranks: tuple[int, ...]) -> None:
-        """Report zero progress."""
         self._begun_s = time.monotonic()
         self._say(0)
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Keep measurements and report progress."""
         if (done := event.data.get(LINKS_DONE_MIME)) is not None:
             self._say(msgspec.convert(done, dict[str, int])["n_done"])
         if (data := event.data.get(LINKS_MIME)) is not None:

@@ -54,7 +54,6 @@ class AttachSync:
 
     @property
     def deaths(self) -> list[Lost]:
-        """Return the dead ranks."""
         return [Lost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
 
     @property
@@ -68,7 +67,6 @@ class AttachSync:
 
     @property
     def typed(self) -> tuple[TypedLine, ...]:
-        """Return the lines typed for the cell."""
         status = self._cell_status()
         return () if status is None else status.typed
 

@@ -86,12 +86,10 @@ class Cell:
         self._ends, self._tracebacks = {}, {}  # free texts that are not needed any more
 
     def put(self, event: Event) -> None:
-        """Add an event."""
         with self._late_lock:
             (self._late or self.events.put)(event)
 
     def on_ended(self, rank: int, end: CellEnded) -> None:
-        """Take the root's message that a rank ended the cell."""
         self._last_message_s = time.monotonic()
         self._ends.setdefault(rank, end)
         self._end_if_over(rank)
@@ -100,7 +98,6 @@ class Cell:
         """Take a rank's reply, which only calls need."""
 
     def on_iopub(self, rank: int, message: Message) -> None:
-        """Take a message that a rank published."""
         self._last_message_s = time.monotonic()
         kind, content = message["header"]["msg_type"], message["content"]
         ours = (message.get("metadata") or {}).get("phalanx") or {}
@@ -198,7 +195,6 @@ class Cell:
         self.show(rank, self._tracebacks.pop(rank, ""))
 
     def show(self, rank: int, text: str) -> None:
-        """Show text in the error stream of a rank."""
         if text:
             self.put(Text(rank, "stderr", text))
 
@@ -242,12 +238,8 @@ class AttachedCell(Cell):
     def begin(self, shown: Mapping[int, int], over: set[int]) -> None:
         """Release the messages, except output that was shown already.
 
-        Parameters
-        ----------
-        shown : mapping of int to int
-            By rank, the end of the output that was shown, in bytes of its record.
-        over : set of int
-            Ranks that are already known to have ended the cell.
+        ``shown`` has the end of the output that was shown, in bytes of each rank's record. ``over`` has
+        the ranks that are known to have ended the cell.
         """
         with self._lock:
             held, self._held = self._held or [], None
@@ -257,17 +249,14 @@ class AttachedCell(Cell):
                 take()
 
     def on_iopub(self, rank: int, message: Message) -> None:
-        """Take a message that a rank published."""
         self._hold_or_take(lambda: self._take(rank, message))
 
     def on_ended(self, rank: int, end: CellEnded) -> None:
-        """Take the root's message that a rank ended the cell."""
         # Output from before the attach did not come as messages and is not missing.
         end = msgspec.structs.replace(end, n_shown=0)
         self._hold_or_take(lambda: super(AttachedCell, self).on_ended(rank, end))
 
     def on_news(self, rank: int, news: CellNews) -> None:
-        """Take a rank's notice."""
         if isinstance(news, LineNeed):
             news = msgspec.structs.replace(news, n_shown=0)
         self._hold_or_take(lambda: super(AttachedCell, self).on_news(rank, news))
@@ -362,5 +351,4 @@ class FunctionCall(Cell):
 
 
 def lost_of(message: RankLost) -> Lost:
-    """Turn the root's message about a death into an event."""
     return Lost(message.rank, message.host, message.reason, message.tail, message.will_return)

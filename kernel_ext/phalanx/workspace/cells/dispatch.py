@@ -229,7 +229,6 @@ class Dispatch:
             return any(its.name == cell for its, _ in self._requests.values())
 
     def waiting(self) -> set[int]:
-        """Return the ranks that wait for a person to type."""
         with self._lock:
             return {rank for cell, rank in self._requests.values() if rank in cell.waiting}
 
@@ -386,16 +385,8 @@ class RequestResender:
 
     A broken connection may have lost the request; the rank drops a copy. `RequestResender` runs on
     the thread of the cell's loop. A cell that ends within `BEGIN_S`, or that all ranks have begun
-    by then, is sent once.
-
-    Parameters
-    ----------
-    ask : callable
-        Asks the root how cells stand. The answer comes to `take`, or never.
-    resend : callable
-        `Dispatch.resend`: sends the request again, unless another client sent it.
-    notice : callable
-        Shows the user one line.
+    by then, is sent once. ``ask`` asks the root how cells stand; the answer comes to `take`, or
+    never. ``resend`` is `Dispatch.resend`.
     """
 
     def __init__(

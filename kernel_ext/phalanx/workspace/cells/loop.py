@@ -339,29 +339,8 @@ def run_cell(
     Ctrl-C ends the waiting, and so do ranks that do not react (`Stopping`); the ranks that still
     run are named.
 
-    Parameters
-    ----------
-    cell : Cell
-        The cell; its messages are routed to it already.
-    view : View
-        Shows output and asks prompts.
-    root : RootClient
-        Passes orders to the ranks, and says how they stand.
-    resend : callable
-        Sends again what a broken connection lost (`Dispatch.resend`).
-    timeout_s : float, optional
-        Seconds after which the ranks are stopped; None: no limit.
-    max_lines : int
-        Lines of output to show.
-    typed : iterable of TypedLine, optional
-        Lines typed so far for a cell that another client began.
-    clock : callable
-        The clock, in seconds.
-
-    Returns
-    -------
-    CellOutcome
-        How the cell ended on each rank.
+    The messages of the cell are routed to it already. ``resend`` is `Dispatch.resend`. ``typed``
+    has the lines typed so far for a cell that another client began.
     """
     loop = _CellLoop(cell, view, root, resend, max_lines, typed, clock)
     outcome = loop.run(timeout_s)

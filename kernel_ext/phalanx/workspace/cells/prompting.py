@@ -58,7 +58,6 @@ class InputRequests:
             self._needs.pop((rank, True), None)
 
     def forget_all(self) -> None:
-        """Drop all requests."""
         self._needs.clear()
 
     @property
@@ -203,11 +202,9 @@ class PromptController:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Return the ranks that wait for a line."""
         return self._questions.waiting
 
     def need(self, rank: int, need: LineNeed, now_s: float) -> None:
-        """Take a rank's request for a line."""
         if self._has_stopped:
             self._refuse("the cell was stopped: nobody is asked any more")
             return
@@ -240,7 +237,6 @@ class PromptController:
             self._poll()
 
     def close(self) -> None:
-        """Close the open prompt, if there is one."""
         if self._prompt is not None:
             self._prompt.close()
         self._prompt = self._question = None

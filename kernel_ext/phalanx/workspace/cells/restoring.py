@@ -46,23 +46,9 @@ def prepare(
 ) -> DistributedError | None:
     """Give ``fresh`` ranks the state that was requested for them.
 
-    Parameters
-    ----------
-    runner : Parts
-        Runs code and calls on the ranks.
-    fresh : sequence of Replaced
-        The ranks to prepare.
-    every_start : sequence of AddStartupCell
-        The cells that new ranks run.
-    make_view : callable
-        Makes the view of a startup cell.
-    tell : callable
-        Gets one line for each thing that a person must know, such as a startup cell that failed.
-
-    Returns
-    -------
-    DistributedError or None
-        The first error of a startup cell. The rank can be used all the same.
+    The caller holds the ranks. ``tell`` gets one line for each thing that a person must know, such
+    as a startup cell that failed. Returns the first error of a startup cell: the rank can be used
+    all the same.
     """
     _copy(runner, fresh, tell)
     first: DistributedError | None = None

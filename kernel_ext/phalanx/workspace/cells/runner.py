@@ -466,25 +466,9 @@ class CellRunner:
     ) -> dict[int, list[Any]]:
         """Call functions on ranks as a cell, when the queued turn comes.
 
-        Parameters
-        ----------
-        turn : RunningCell
-            Result of `line_up` with the same ``ranks``.
-        ranks : tuple of int, or None
-            None: all live ranks. Otherwise all of these must be alive.
-        pack : callable
-            Takes the live ranks and returns the packed call of each.
-        view : View
-            Shows the output and asks the prompts.
-        events : queue
-            The events of the cell. A `StopRequest` in it stops the call.
-        check : callable
-            Raises an exception to end the wait for the turn.
-
-        Returns
-        -------
-        dict of int to list
-            The packed values by rank.
+        ``turn`` is of `line_up` with the same ``ranks``; all that are named must be alive. ``pack``
+        takes the live ranks and returns the packed call of each. A `StopRequest` in ``events`` stops
+        the call, and ``check`` raises to end the wait for the turn. Returns the packed values by rank.
         """
 
         def check_stopped() -> None:
@@ -515,7 +499,6 @@ class CellRunner:
             raise RankFailure(rank, its.host if its else "", its.reason if its else "died")
 
     def client(self) -> ipyparallel.Client:
-        """Return ipyparallel's client of the ranks; see `Workspace.client`."""
         return self._client.get(self._dispatch.engines, tuple(self._lost))
 
     def close_client(self) -> None:
@@ -598,7 +581,6 @@ class CellRunner:
         tell: Callable[[str], None],
         buffers: Sequence[memoryview] = (),
     ) -> dict[int, dict[str, Any]]:
-        """Call ranks; return the named values by rank."""
         chosen = self._ranks if ranks is None else ranks
         with self._slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
             self._settle(View, tell)
@@ -611,7 +593,6 @@ class CellRunner:
             return self.ask(here, work, buffers)
 
     def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:
-        """Ask ranks for their last errors; see `Workspace.last_errors`."""
         errors = []
         answers = self.call(ranks, GiveLastError(), View().notice)
         for rank, answer in sorted(answers.items()):

@@ -137,14 +137,8 @@ class ExecutionSlot:
     ) -> Iterator[None]:
         """Wait for a queued turn, and hold the ranks inside the context.
 
-        Parameters
-        ----------
-        turn : RunningCell
-            The turn that `line_up` has queued.
-        tell : callable
-            Gets one line about the cell that is waited for, if there is one.
-        check : callable
-            Raises an exception to end the waiting; called four times a second.
+        ``tell`` gets one line about the cell that is waited for, if there is one. ``check`` is called
+        four times a second, and raises to end the waiting.
         """
         try:
             check()

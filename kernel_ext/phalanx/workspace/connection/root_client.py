@@ -125,7 +125,6 @@ class SampleLog:
         self._asked_s = self._came_s = -math.inf
 
     def take(self, samples: Samples) -> None:
-        """Add samples that have come."""
         with self._lock:
             self._samples.append(samples)
             self._came_s = self._clock()
@@ -190,15 +189,9 @@ class ChangeWatch:
 class RootClient:
     """Client of a root supervisor.
 
-    Parameters
-    ----------
-    thread : SocketThread
-        Owns the client's socket.
-    root : RootProcess
-        The root, which has this client as its owner, or has a `Hello`.
-    on_news : callable
-        Gets `RankLost`, `RankSays`, `Notice` and other news, on the socket thread. If the root
-        dies, it gets a `RankLost` for each rank.
+    ``root`` has this client as its owner, or has a `Hello`. ``on_news`` gets `RankLost`, `RankSays`,
+    `Notice` and other news, on the socket thread. If the root dies, it gets a `RankLost` for each
+    rank.
     """
 
     def __init__(
@@ -229,7 +222,6 @@ class RootClient:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the root supervisor."""
         return self._root.pid
 
     @property
@@ -329,7 +321,6 @@ class RootClient:
         return self._ask(lambda id_: GetOutput(id_, rank, since, max_lines), OutputIs)
 
     def topology(self) -> WorldTopology:
-        """Ask for the hosts, ranks and links of the world."""
         return self._ask(GetTopology, TopologyIs).topology
 
     def look(self, take: Callable[[WorldTopology], None]) -> None:
@@ -365,11 +356,9 @@ class RootClient:
         self._ask_later(GetCellStatus, CellStatusReply, take)
 
     def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
-        """Ask for the stacks of ranks."""
         return self._ask(lambda id_: GetStacks(id_, ranks), StacksAre).stacks
 
     def trace(self) -> TraceIs:
-        """Ask for the last operations of the ranks."""
         return self._ask(GetTrace, TraceIs)
 
     def samples(self, after: int) -> SampleView:

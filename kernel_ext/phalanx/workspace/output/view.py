@@ -144,7 +144,6 @@ class CellStatusLine:
         return self._next_s if self._view.shows_status else None
 
     def take(self, topology: WorldTopology) -> None:
-        """Take the answer to ``look``."""
         self._is_looking = False
         self._details = {info.rank: info.detail for info in topology.ranks}
 
