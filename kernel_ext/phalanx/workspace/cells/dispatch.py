@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -73,7 +73,7 @@ class Dispatch:
 
     The thread that runs cells writes the table of requests, and the socket thread reads the table.
     One lock guards the table. `forget` removes the entries of a cell. ``order`` sends an order to
-    ranks through the root.
+    ranks through the root. ``lost`` always has the ranks that are dead.
     """
 
     def __init__(
@@ -83,10 +83,11 @@ class Dispatch:
         engines: tuple[str, ...],
         session: str,
         order: Callable[[Iterable[int], RankOrder], None],
+        lost: Collection[int],
     ) -> None:
         self._order = order
-        self.help = Help(len(engines), lambda rank, question: order((rank,), question))
-        self.debuggers = RankDebuggers(lambda rank, request: order((rank,), request))
+        self.help = Help(len(engines), lost, lambda rank, question: order((rank,), question))
+        self.debuggers = RankDebuggers(lost, lambda rank, request: order((rank,), request))
         self.widgets = WidgetRelay(self._send_comm, self._tell_below)
         self._engines = list(engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
@@ -255,8 +256,6 @@ class Dispatch:
         Runs on the socket thread.
         """
         self._engines[rank] = engine
-        self.help.on_replaced(rank)
-        self.debuggers.on_replaced(rank)
         self.widgets.on_lost(rank)
 
     def on_lost(self, lost: Lost) -> None:

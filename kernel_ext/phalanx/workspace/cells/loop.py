@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from phalanx.errors import DistributedError, RankFailure, cell_error
+from phalanx.errors import DistributedError, cell_error
 from phalanx.protocol import (
     CellStatusReply,
     LetIn,
@@ -415,8 +415,7 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     if outcome.taken:
         raise DistributedError(outcome.taken)
     if outcome.lost and not outcome.was_stopped:
-        lost = next(iter(outcome.lost.values()))
-        raise RankFailure(lost.rank, lost.host, lost.reason)
+        raise next(iter(outcome.lost.values())).error()
     if outcome.was_stopped:
         raise KeyboardInterrupt
     if outcome.has_timed_out:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from phalanx.protocol import (
     RankSays,
     RankTask,
     Replaced,
+    TypedLine,
     name_ranks,
     say_busy,
 )
@@ -80,7 +81,12 @@ class CellRunner:
         self._lost: dict[int, Lost] = {}
         self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
         self._dispatch = Dispatch(
-            thread, booted.connection, booted.engines, booted.session, root.order
+            thread,
+            booted.connection,
+            booted.engines,
+            booted.session,
+            root.order,
+            self._lost.keys(),
         )
         self._client = SharedClient(booted.connection)
         self._late = LateOutput()
@@ -149,8 +155,7 @@ class CellRunner:
         """Announce a cell; raise the error of ranks that did not join."""
         allowed = self._root.begin_cell(name, ranks, title, self._is_stopped)
         for rank in allowed.failed.keys() & self._lost.keys():
-            lost = self._lost[rank]
-            raise RankFailure(rank, lost.host, lost.reason)
+            raise self._lost[rank].error()
         if allowed.failed:
             raise cell_error({rank: (*its, ()) for rank, its in allowed.failed.items()})
         return allowed
@@ -166,33 +171,36 @@ class CellRunner:
     def _execute(
         self,
         cell: Cell,
-        work: CellWork,
+        work: CellWork | None,
         view: View,
         *,
-        timeout: float | None = None,
+        timeout_s: float | None = None,
         max_lines: int = MAX_LINES,
+        typed: Iterable[TypedLine] = (),
     ) -> CellOutcome:
+        """Send a cell (None: another client did), wait for it, and forget it.
+
+        Its late output is shown below it.
+        """
         outcome: CellOutcome | None = None
         try:
-            self._send(cell, work)
+            if work is not None:
+                self._send(cell, work)
             outcome = run_cell(
                 cell,
                 view,
                 self._root,
                 self._dispatch.resend,
-                timeout_s=timeout,
+                timeout_s=timeout_s,
                 max_lines=max_lines,
+                typed=typed,
             )
             self._left.update(outcome.abandoned)
             return outcome
         finally:
-            self._end(cell, view, outcome)
-
-    def _end(self, cell: Cell, view: View, outcome: CellOutcome | None) -> None:
-        """Forget a cell, and send its late output to a late view."""
-        below = view.later() if outcome is not None and not outcome.taken else None
-        late = None if below is None else self._late.of(below, cell.ranks)
-        self._dispatch.forget(cell, late)
+            below = view.later() if outcome is not None and not outcome.taken else None
+            late = None if below is None else self._late.of(below, cell.ranks)
+            self._dispatch.forget(cell, late)
 
     def _send(self, cell: Cell, work: CellWork) -> None:
         """Send a cell to all its ranks, or let none run it.
@@ -220,7 +228,7 @@ class CellRunner:
         here, _ = self._announce(name, ranks, view, is_all=False)
         for lost in (self._lost[rank] for rank in ranks if rank not in here):
             self._root.forget_cell(name)
-            raise RankFailure(lost.rank, lost.host, lost.reason)
+            raise lost.error()
         raise_for(self._execute(Cell(name, here), work, view))
 
     def ask(
@@ -397,7 +405,7 @@ class CellRunner:
             cell.number = view.cell_number
             if isinstance(work, str) and work.strip() != POST_MORTEM:
                 self._last_cell = name
-            outcome = self._execute(cell, work, view, timeout=timeout, max_lines=max_lines)
+            outcome = self._execute(cell, work, view, timeout_s=timeout, max_lines=max_lines)
             until_it_is_over.close()
             raise_for(outcome, timeout)
             return outcome, {} if fetch is None else fetch(name, outcome)
@@ -416,7 +424,7 @@ class CellRunner:
             for rank, failure in asked.failures.items():
                 found[rank] = cell_error({rank: (failure.ename, failure.evalue, ())})
             for rank, lost in asked.lost.items():
-                found[rank] = RankFailure(rank, lost.host, lost.reason)
+                found[rank] = lost.error()
             found |= {rank: named[""] for rank, named in values.items()}
         return found
 
@@ -521,14 +529,7 @@ class CellRunner:
         self._last_cell = missed.cell.name
         with self._slot.take(RunningCell(missed.cell.name, missed.running)):
             cell = missed.begin_cell()
-            outcome: CellOutcome | None = None
-            try:
-                outcome = run_cell(
-                    cell, view, self._root, self._dispatch.resend, typed=missed.typed
-                )
-                self._left.update(outcome.abandoned)
-            finally:
-                self._end(cell, view, outcome)
+            outcome = self._execute(cell, None, view, typed=missed.typed)
             raise_for(outcome)
             return results_of(outcome, cell.ranks, self._values(cell.name, outcome))
 
@@ -586,8 +587,7 @@ class CellRunner:
             self._settle(View, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
-                first = next(iter(lost.values()))
-                raise RankFailure(first.rank, first.host, first.reason)
+                raise next(iter(lost.values())).error()
             self._check_left(chosen)
             here = tuple(rank for rank in chosen if rank not in lost)
             return self.ask(here, work, buffers)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.errors import RankFailure
 from phalanx.protocol import InterruptCaught, LineNeed, LineNotNeeded, StopReport
 
 from .text import StreamName
@@ -127,6 +128,10 @@ class Lost:
     reason: str
     tail: str
     will_return: bool = False
+
+    def error(self) -> RankFailure:
+        """Make the error of calls that needed the rank."""
+        return RankFailure(self.rank, self.host, self.reason)
 
 
 @dataclass(frozen=True)
