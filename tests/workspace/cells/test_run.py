@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from phalanx.protocol import (
     LetIn,
     LineNeed,
+    RankLost,
     RefuseInput,
     Step,
     StopReport,
@@ -26,7 +27,6 @@ from phalanx.workspace.output.events import (
     Clear,
     Ended,
     Failure,
-    Lost,
     RankNotice,
     StopRequest,
     Text,
@@ -171,7 +171,7 @@ def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
     original = view.ask
 
     def ask(question):
-        cell.events.put(Lost(0, "host", "killed by signal 9 (SIGKILL)", "last words"))
+        cell.events.put(RankLost(0, "host", "killed by signal 9 (SIGKILL)", "last words"))
         return original(question)
 
     view.ask = ask

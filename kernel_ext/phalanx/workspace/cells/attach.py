@@ -8,13 +8,14 @@ from phalanx.protocol import (
     CellStatus,
     CellStatusReply,
     OutputIs,
+    RankLost,
     TypedLine,
     format_ranks,
     name_ranks,
 )
 
 from ..connection.root_client import RootClient
-from ..output.events import Ended, Lost, RankNotice, Text
+from ..output.events import Ended, RankNotice, Text
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
 from ..output.view import View
@@ -53,8 +54,8 @@ class AttachSync:
         }
 
     @property
-    def deaths(self) -> list[Lost]:
-        return [Lost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
+    def deaths(self) -> list[RankLost]:
+        return [RankLost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
 
     @property
     def running(self) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from phalanx.protocol import CellEnded, LineNeed, LineNotNeeded, RankLost
+from phalanx.errors import RankFailure
+from phalanx.protocol import CellEnded, LineNeed, LineNotNeeded, Notice, RankLost
 from phalanx.rank import unpack_values
 
 from ..connection.transport import Message
@@ -28,8 +29,6 @@ from ..output.events import (
     Ended,
     Event,
     Failure,
-    Lost,
-    NoticeEvent,
     RankNotice,
     Text,
 )
@@ -150,7 +149,7 @@ class Cell:
             data = {name: value for name, value in data.items() if name != WIDGET}
             if not self._has_noted_widgets:
                 self._has_noted_widgets = True
-                self.put(NoticeEvent(WIDGET_IS_TEXT))
+                self.put(Notice(WIDGET_IS_TEXT))
         self.put(
             Display(
                 rank,
@@ -350,5 +349,6 @@ class FunctionCall(Cell):
         return super()._failure(rank) or self._replies[rank]
 
 
-def lost_of(message: RankLost) -> Lost:
-    return Lost(message.rank, message.host, message.reason, message.tail, message.will_return)
+def failure_of_rank(lost: RankLost) -> RankFailure:
+    """Make the error of work that needed a dead rank."""
+    return RankFailure(lost.rank, lost.host, lost.reason)

@@ -24,6 +24,7 @@ from phalanx.protocol import (
     Inspected,
     OutputDrawn,
     RankCall,
+    RankLost,
     RankNews,
     RankOrder,
     RankTask,
@@ -32,7 +33,7 @@ from phalanx.protocol import (
 
 from ..connection.transport import Message, RankChannels, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
-from ..output.events import CallInLoop, Event, Lost, OwnershipLost
+from ..output.events import CallInLoop, Event, OwnershipLost
 from .cell import Cell
 from .debugging import RankDebuggers
 from .rank_help import Help
@@ -258,7 +259,7 @@ class Dispatch:
         self._engines[rank] = engine
         self.widgets.on_lost(rank)
 
-    def on_lost(self, lost: Lost) -> None:
+    def on_lost(self, lost: RankLost) -> None:
         """Tell every cell that waits for this rank that the rank died.
 
         Runs on the socket thread.

@@ -21,6 +21,8 @@ from phalanx.protocol import (
     LetIn,
     LineNeed,
     LineNotNeeded,
+    Notice,
+    RankLost,
     RankStack,
     Step,
     StopCell,
@@ -42,8 +44,6 @@ from ..output.events import (
     Event,
     Failure,
     Interrupted,
-    Lost,
-    NoticeEvent,
     OwnershipLost,
     RankNotice,
     StopRequest,
@@ -52,7 +52,7 @@ from ..output.events import (
 from ..output.notices import say_lost
 from ..output.printer import MAX_LINES, CellOutput
 from ..output.view import CellStatusLine, View
-from .cell import Cell
+from .cell import Cell, failure_of_rank
 from .dispatch import RequestResender
 from .prompting import PromptController
 from .stopping import STEP_S, StopInStep, Stopping
@@ -92,7 +92,7 @@ class CellOutcome:
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
         self.failures: dict[int, Failure] = {}
-        self.lost: dict[int, Lost] = {}
+        self.lost: dict[int, RankLost] = {}
         self.results: dict[int, Display] = {}
         self.texts = {rank: TextTail() for rank in ranks}
         self.abandoned: tuple[int, ...] = ()  # ranks that still ran when the waiting ended
@@ -215,14 +215,14 @@ class _CellLoop:
                 self.outcome.failures[event.rank] = event.failure
             if event.n_missing:
                 self.missing.add(event.rank)
-        elif isinstance(event, Lost):
+        elif isinstance(event, RankLost):
             if event.rank in self.running:
                 self.end(event.rank)
                 self.outcome.lost[event.rank] = event
                 self.notice(say_lost(event.rank, event.reason, will_return=event.will_return))
                 if event.tail:
                     self.output.text(Text(event.rank, "stderr", event.tail), now_s)
-        elif isinstance(event, NoticeEvent):
+        elif isinstance(event, Notice):
             self.notice(event.text)
         elif isinstance(event, Interrupted):
             if not self.stopping.stop(self.running, now_s) and not self.stop_again():
@@ -415,7 +415,7 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     if outcome.taken:
         raise DistributedError(outcome.taken)
     if outcome.lost and not outcome.was_stopped:
-        raise next(iter(outcome.lost.values())).error()
+        raise failure_of_rank(next(iter(outcome.lost.values())))
     if outcome.was_stopped:
         raise KeyboardInterrupt
     if outcome.has_timed_out:

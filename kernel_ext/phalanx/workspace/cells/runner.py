@@ -37,12 +37,12 @@ from phalanx.rank import POST_MORTEM, ErrorOfCell
 
 from ..connection.root_client import RootClient
 from ..connection.transport import SharedClient, SocketThread, ctrl_c
-from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
+from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
 from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import View
 from .attach import AttachSync
-from .cell import Call, Cell, FunctionCall, lost_of
+from .cell import Call, Cell, FunctionCall, failure_of_rank
 from .dispatch import Dispatch
 from .loop import (
     CellOutcome,
@@ -78,7 +78,7 @@ class CellRunner:
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
         self._slot = ExecutionSlot()
-        self._lost: dict[int, Lost] = {}
+        self._lost: dict[int, RankLost] = {}
         self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
         self._dispatch = Dispatch(
             thread,
@@ -155,7 +155,7 @@ class CellRunner:
         """Announce a cell; raise the error of ranks that did not join."""
         allowed = self._root.begin_cell(name, ranks, title, self._is_stopped)
         for rank in allowed.failed.keys() & self._lost.keys():
-            raise self._lost[rank].error()
+            raise failure_of_rank(self._lost[rank])
         if allowed.failed:
             raise cell_error({rank: (*its, ()) for rank, its in allowed.failed.items()})
         return allowed
@@ -178,9 +178,9 @@ class CellRunner:
         max_lines: int = MAX_LINES,
         typed: Iterable[TypedLine] = (),
     ) -> CellOutcome:
-        """Send a cell (None: another client did), wait for it, and forget it.
+        """Send a cell, wait for it, and forget it.
 
-        Its late output is shown below it.
+        Without ``work`` another client has sent it. Its late output is shown below it.
         """
         outcome: CellOutcome | None = None
         try:
@@ -228,7 +228,7 @@ class CellRunner:
         here, _ = self._announce(name, ranks, view, is_all=False)
         for lost in (self._lost[rank] for rank in ranks if rank not in here):
             self._root.forget_cell(name)
-            raise lost.error()
+            raise failure_of_rank(lost)
         raise_for(self._execute(Cell(name, here), work, view))
 
     def ask(
@@ -303,17 +303,16 @@ class CellRunner:
         elif isinstance(message, RankSays):
             self._dispatch.on_rank_says(message.rank, message.news)
         elif isinstance(message, RankLost):
-            lost = lost_of(message)
-            self._lost.setdefault(lost.rank, lost)
-            self._client.lose(lost.rank, self._dispatch.engines[lost.rank])
-            self._dispatch.on_lost(lost)
+            self._lost.setdefault(message.rank, message)
+            self._client.lose(message.rank, self._dispatch.engines[message.rank])
+            self._dispatch.on_lost(message)
         elif isinstance(message, Replaced):
             self._dispatch.on_replaced(message.rank, message.engine)
             self._lost.pop(message.rank, None)
             self._left.discard(message.rank)
             self._has_replaced = True
         elif isinstance(message, Notice):
-            self._dispatch.tell(NoticeEvent(message.text))
+            self._dispatch.tell(message)
 
     def form(self) -> None:
         """Have new ranks form their group; raise `RankFailure` if one died."""
@@ -424,7 +423,7 @@ class CellRunner:
             for rank, failure in asked.failures.items():
                 found[rank] = cell_error({rank: (failure.ename, failure.evalue, ())})
             for rank, lost in asked.lost.items():
-                found[rank] = lost.error()
+                found[rank] = failure_of_rank(lost)
             found |= {rank: named[""] for rank, named in values.items()}
         return found
 
@@ -587,7 +586,7 @@ class CellRunner:
             self._settle(View, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
-                raise next(iter(lost.values())).error()
+                raise failure_of_rank(next(iter(lost.values())))
             self._check_left(chosen)
             here = tuple(rank for rank in chosen if rank not in lost)
             return self.ask(here, work, buffers)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.errors import RankFailure
-from phalanx.protocol import InterruptCaught, LineNeed, LineNotNeeded, StopReport
+from phalanx.protocol import InterruptCaught, LineNeed, LineNotNeeded, Notice, RankLost, StopReport
 
 from .text import StreamName
 
@@ -117,31 +116,6 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """A rank died; ``will_return``: it is being replaced.
-
-    ``tail`` is the end of the rank's output.
-    """
-
-    rank: int
-    host: str
-    reason: str
-    tail: str
-    will_return: bool = False
-
-    def error(self) -> RankFailure:
-        """Make the error of calls that needed the rank."""
-        return RankFailure(self.rank, self.host, self.reason)
-
-
-@dataclass(frozen=True)
-class NoticeEvent:
-    """A line of text from the root for observers."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Interrupted:
     """Another thread stops the cell (`Workspace.interrupt`)."""
 
@@ -165,8 +139,8 @@ Event = (
     | Clear
     | RankNotice
     | Ended
-    | Lost
-    | NoticeEvent
+    | RankLost
+    | Notice
     | Interrupted
     | OwnershipLost
     | StopRequest
