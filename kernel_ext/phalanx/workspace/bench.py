@@ -263,10 +263,10 @@ class Sweep:
         try:
             while not self._stop.is_set():
                 runner = self._bench.up()
-                if self._wait and not runner.wait_idle(_LOOK_S):
+                if self._wait and not runner.slot.wait(_LOOK_S):
                     continue
                 try:
-                    runner.check_idle()
+                    runner.slot.check()
                     self.limits = self._bench.limits
                     self._run(runner)
                     return
@@ -379,7 +379,7 @@ class LinkBench:
     def measure(self) -> tuple[LinkMeasurement, ...]:
         """Measure every pair of ranks; see `Workspace.measure_links`."""
         runner = self._up()
-        runner.check_idle()
+        runner.slot.check()
         view = _LinksView(self._size * (self._size - 1) // 2, self._note)
         engines = runner.engines
         try:

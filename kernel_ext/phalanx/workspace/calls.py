@@ -210,7 +210,7 @@ class RemoteCalls:
                     return PendingCall(lambda: finish(_loaded(run())), events)
                 values = run()
             except BaseException:
-                runner.leave_line(turn)
+                runner.slot.leave_line(turn)
                 raise
         return finish(_loaded(values))
 

@@ -210,7 +210,7 @@ class Lifecycle:
         self._is_closed = True
         self._forget_ends()
         self.root.let_go()
-        if self.runner is not None and self.runner.is_running:
+        if self.runner is not None and self.runner.slot.is_taken:
             self.runner.taken(text)
         else:
             self._notice(text)

@@ -1109,7 +1109,7 @@ class Workspace:
         Tasks are cells, calls and everything else that this process runs on the ranks.
         """
         runner = self._life.runner
-        return runner.n_ended if runner is not None else 0
+        return runner.slot.n_ended if runner is not None else 0
 
     @property
     def is_running(self) -> bool:

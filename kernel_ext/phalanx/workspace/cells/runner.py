@@ -77,7 +77,7 @@ class CellRunner:
         self._root = root
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
-        self._slot = ExecutionSlot()
+        self.slot = ExecutionSlot()
         self._lost: dict[int, RankLost] = {}
         self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
         self._dispatch = Dispatch(
@@ -103,30 +103,12 @@ class CellRunner:
         return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
 
     @property
-    def is_running(self) -> bool:
-        """Whether this process waits for a cell."""
-        return self._slot.is_taken
-
-    @property
-    def n_ended(self) -> int:
-        """Return how many awaited cells and calls have ended."""
-        return self._slot.n_ended
-
-    @property
     def engines(self) -> tuple[str, ...]:
         """Return the engine of each rank.
 
         A replaced rank has a new engine.
         """
         return self._dispatch.engines
-
-    def check_idle(self) -> None:
-        """Raise `CellRuns` while something runs, as `run` would."""
-        self._slot.check()
-
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no cell is waited for; return False on timeout."""
-        return self._slot.wait(timeout_s)
 
     def _announce(
         self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
@@ -136,7 +118,7 @@ class CellRunner:
         Returns the ranks that can run the cell, and all dead ranks.
         """
         try:
-            turn = self._slot.turn
+            turn = self.slot.turn
             title = (turn.title or turn.what) if turn else ""
             allowed = self._begin(name, chosen, title)
             here = tuple(rank for rank in chosen if rank not in allowed.dead)
@@ -333,7 +315,7 @@ class CellRunner:
             self._lost[lost.rank] = lost
             self._dispatch.on_lost(lost)
         if missed.cell is not None and missed.running:
-            self._slot.leave(RunningCell(missed.cell.name, missed.running))
+            self.slot.leave(RunningCell(missed.cell.name, missed.running))
 
     def run(
         self,
@@ -395,7 +377,7 @@ class CellRunner:
         # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         with (
-            self._slot.take(RunningCell(name, chosen, what or "a cell", "" if what else code)),
+            self.slot.take(RunningCell(name, chosen, what or "a cell", "" if what else code)),
             ExitStack() as until_it_is_over,
         ):
             until_it_is_over.enter_context(ctrl_c(lambda: events.put(StopRequest())))
@@ -452,14 +434,10 @@ class CellRunner:
             self._is_stopped = lambda: False
 
     def line_up(self, ranks: tuple[int, ...] | None, what: str, function: str) -> RunningCell:
-        """Queue a call; `apply` runs it and `leave_line` removes it."""
+        """Queue a call; `apply` runs it, `slot.leave_line` removes it."""
         turn = RunningCell(self._next(), self._ranks if ranks is None else ranks, what, function)
-        self._slot.line_up(turn)
+        self.slot.line_up(turn)
         return turn
-
-    def leave_line(self, turn: RunningCell) -> None:
-        """Remove a queued call that will not run; idempotent."""
-        self._slot.leave_line(turn)
 
     def apply(
         self,
@@ -484,7 +462,7 @@ class CellRunner:
                 raise KeyboardInterrupt
 
         name = turn.name
-        with self._slot.take_next(turn, view.notice, check_stopped):
+        with self.slot.take_next(turn, view.notice, check_stopped):
             here, lost = self._begin_cell(name, turn.ranks, view, events, is_all=ranks is None)
             try:
                 if ranks is not None:
@@ -526,7 +504,7 @@ class CellRunner:
             missed.show(view)
             return []
         self._last_cell = missed.cell.name
-        with self._slot.take(RunningCell(missed.cell.name, missed.running)):
+        with self.slot.take(RunningCell(missed.cell.name, missed.running)):
             cell = missed.begin_cell()
             outcome = self._execute(cell, None, view, typed=missed.typed)
             raise_for(outcome)
@@ -561,7 +539,7 @@ class CellRunner:
         if answer.ranks:
             turn = RunningCell(self._next("restart"), answer.ranks, "a restart")
             try:
-                with self._slot.take(turn):
+                with self.slot.take(turn):
                     error = self._settle(make_view, tell)
             except CellRuns:
                 error = None
@@ -582,7 +560,7 @@ class CellRunner:
         buffers: Sequence[memoryview] = (),
     ) -> dict[int, dict[str, Any]]:
         chosen = self._ranks if ranks is None else ranks
-        with self._slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
+        with self.slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
             self._settle(View, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
@@ -613,7 +591,7 @@ class CellRunner:
 
     def interrupt(self) -> tuple[int, ...]:
         """Stop the running cell, else callbacks; return their ranks."""
-        running = self._slot.turn
+        running = self.slot.turn
         if running is None:
             return self.interrupt_callbacks()
         # A loop that waits for the cell stops it as at Ctrl-C. Without such a loop (the cell is not

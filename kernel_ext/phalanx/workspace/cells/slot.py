@@ -55,35 +55,25 @@ class ExecutionSlot:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._turn: RunningCell | None = None
-        self._is_taken = False
+        self.turn: RunningCell | None = None  # the cell that runs, even if nobody waits for it
+        self.is_taken = False  # whether this process waits for a running cell
         self._line: deque[RunningCell] = deque()  # calls that wait, the next one first
         self.n_ended = 0
-
-    @property
-    def turn(self) -> RunningCell | None:
-        """The cell that runs, even if nobody waits for it."""
-        return self._turn
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether this process waits for a running cell."""
-        return self._is_taken
 
     def leave(self, turn: RunningCell) -> None:
         """Record a cell that runs although nobody waits for it.
 
         Such a cell can be interrupted and joined.
         """
-        self._turn = turn
+        self.turn = turn
 
     def check(self) -> None:
         """Raise `CellRuns` if a cell has the ranks or waits for them."""
-        if self._is_taken or self._line:
+        if self.is_taken or self._line:
             raise self._refusal()
 
     def _say_why(self) -> str:
-        turn = self._turn
+        turn = self.turn
         if turn is None and self._line:
             turn = self._line[0]
         # The cell may have ended just now.
@@ -106,19 +96,19 @@ class ExecutionSlot:
                 raise self._refusal()
             # From here on the cell can be interrupted: a rank remembers an interrupt until the
             # cell arrives.
-            self._is_taken, self._turn = True, replace(turn, since_s=time.monotonic())
+            self.is_taken, self.turn = True, replace(turn, since_s=time.monotonic())
             if self._line:
                 self._line.popleft()
         try:
             yield
         finally:
             with self._changed:
-                self._is_taken, self._turn = False, None
+                self.is_taken, self.turn = False, None
                 self.n_ended += 1
                 self._changed.notify_all()
 
     def _is_free_for(self, turn: RunningCell) -> bool:
-        return not self._is_taken and (not self._line or self._line[0] is turn)
+        return not self.is_taken and (not self._line or self._line[0] is turn)
 
     def line_up(self, turn: RunningCell) -> None:
         """Append a turn to the queue; `take_next` waits for it."""
@@ -160,4 +150,4 @@ class ExecutionSlot:
     def wait(self, timeout_s: float) -> bool:
         """Wait until no cell has the ranks; return False on timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._is_taken, timeout_s)
+            return self._changed.wait_for(lambda: not self.is_taken, timeout_s)
