@@ -139,7 +139,7 @@ def test_a_prompt_goes_with_the_last_rank_it_was_for(room):
     assert room.view.shown[-1] == "(1,) name? "
     room.asking.forget(1)
     assert not room.view.prompts[1].is_open
-    assert not room.asking.is_waiting
+    assert not room.asking.waiting
 
 
 def test_after_a_stop_nobody_is_asked(room):
@@ -162,7 +162,7 @@ def test_a_front_end_without_input_refuses_all():
     room.step()
     (message,) = room.ranks.sent
     assert "nobody can answer 'ipdb> ' here" in message
-    assert not room.asking.is_waiting
+    assert not room.asking.waiting
 
 
 def test_a_need_that_is_over_takes_its_question_back(room):

@@ -173,7 +173,7 @@ class _CellLoop:
 
     def step(self) -> None:
         """Take events or wait for one, then show output and prompts."""
-        wait_s = PROMPT_POLL_S if self.asking.is_waiting else IDLE_WAIT_S
+        wait_s = PROMPT_POLL_S if self.asking.waiting else IDLE_WAIT_S
         dues = [self.output.next_due_s(), self.status.next_due_s()]
         if self.is_held:
             dues.append(self.in_step.due_s)

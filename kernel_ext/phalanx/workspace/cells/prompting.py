@@ -193,14 +193,6 @@ class PromptController:
         self._has_stopped = False
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a rank waits for a line.
-
-        The loop then polls more often.
-        """
-        return bool(self._questions.waiting)
-
-    @property
     def waiting(self) -> tuple[int, ...]:
         return self._questions.waiting
 
