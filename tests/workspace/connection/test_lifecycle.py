@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.workspace import Workspace, list_workspaces
-from phalanx.workspace.connection import connect as connect_module
+from phalanx.workspace import workspace as workspace_module
 
 
 def processes_of(root: int) -> list[psutil.Process]:
@@ -436,14 +436,14 @@ def test_a_killed_client_leaves_nothing_after_its_linger(linger_s):
 def test_a_root_that_is_killed_as_it_starts_is_told_of_and_leaves_its_name_free(
     tmp_path, monkeypatch
 ):
-    launch = connect_module.launch_root
+    launch = workspace_module.launch_root
 
     def launch_and_kill(*arguments, **options):
         root = launch(*arguments, **options)
         os.kill(root.pid, signal.SIGKILL)
         return root
 
-    monkeypatch.setattr(connect_module, "launch_root", launch_and_kill)
+    monkeypatch.setattr(workspace_module, "launch_root", launch_and_kill)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for _ in range(2):
         with pytest.raises(
