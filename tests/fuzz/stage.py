@@ -18,9 +18,9 @@ from unittest import mock
 import msgspec
 
 from phalanx.protocol import FrameReader, pack_frame
-from phalanx.supervisor.engine import controller
 from phalanx.supervisor.hosts import host_set, local_host
 from phalanx.supervisor.hosts.local_rank import LocalRank, RankProcess
+from phalanx.supervisor.root import engines
 
 __all__ = ["Actor", "StageClient", "actors", "staged"]
 
@@ -176,6 +176,6 @@ def staged() -> Iterator[None]:
         mock.patch.object(local_host, "ChildProcess", Actor),
         mock.patch.object(local_host, "Sweeper", _Sweeper),
         mock.patch.object(host_set, "Sweeper", _Sweeper),
-        mock.patch.object(controller, "ControllerProcess", _Controller),
+        mock.patch.object(engines, "ControllerProcess", _Controller),
     ):
         yield

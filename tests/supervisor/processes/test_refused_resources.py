@@ -18,7 +18,7 @@ from phalanx.supervisor.health.frozen_ranks import HealthWatch
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.processes.child import ChildProcess, OutputPipe
 from phalanx.supervisor.root.observers import RankInspector
-from phalanx.supervisor.world_state import WorldState
+from phalanx.supervisor.world.state import WorldState
 
 pytestmark = pytest.mark.slow
 

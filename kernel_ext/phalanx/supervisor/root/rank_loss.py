@@ -24,8 +24,8 @@ from phalanx.protocol.host import AbortEpoch, GiveBack
 
 from ..health.impossible_waits import ImpossibleWait
 from ..hosts.host_set import HostSet
-from ..membership import MembershipCoordinator
-from ..world_state import WorldState
+from ..world.membership import MembershipCoordinator
+from ..world.state import WorldState
 
 if TYPE_CHECKING:
     from .clients import Clients

@@ -27,7 +27,8 @@ from phalanx.protocol import (
 from phalanx.protocol.host import GiveBack, Spawn
 
 from ..hosts.host_set import HostSet
-from ..world_state import RESTARTED, WorldState
+from ..world.ranks import RESTARTED
+from ..world.state import WorldState
 from .ending import RankEnding
 from .rank_loss import RankLosses
 

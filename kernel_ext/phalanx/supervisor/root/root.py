@@ -18,9 +18,9 @@ from phalanx.protocol import BootOptions, FromRoot, Notice, ToSupervisor
 from phalanx.protocol.host import FromCommand
 
 from ..hosts.host_set import HostSet
-from ..membership import MembershipCoordinator
 from ..tasks import TaskSet
-from ..world_state import WorldState
+from ..world.membership import MembershipCoordinator
+from ..world.state import WorldState
 from .clients import Client
 from .observers import DeadlockWatch, RankInspector, StallWatcher
 from .rank_loss import RankLosses

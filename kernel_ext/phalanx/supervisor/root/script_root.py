@@ -42,7 +42,7 @@ from phalanx.protocol.scripts import (
     ToScriptRoot,
 )
 
-from ..world_state import WorldState
+from ..world.state import WorldState
 from .clients import Client
 from .root import Root
 from .script_commands import Commands

@@ -43,12 +43,12 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 
-from ..engine.controller import Engines
 from ..runtime_dir import Claim
-from ..world_state import WorldState
-from .cells import CellHistory, CellScheduler
+from ..world.state import WorldState
+from .cells import CellScheduler
 from .clients import Client, Clients
 from .ending import RankEnding
+from .engines import Engines
 from .observers import Samplers
 from .queries import QueryService, Question
 from .rank_loss import STOPPING, WorkspaceLosses
@@ -72,7 +72,6 @@ class WorkspaceRoot(Root[ToRoot]):
         self._engines = Engines(world.ranks, self._host, on_lost=self._on_controller_lost)
         self._clients = Clients(options, self._on_owner_gone, self._on_linger_over)
         self._backlog = ReplacementBacklog()
-        self._history = CellHistory(world.ranks)
         self._restarts = Restarts(
             world,
             self._losses,
@@ -100,7 +99,6 @@ class WorkspaceRoot(Root[ToRoot]):
             self._inspector,
             self._engines.names,
             self._backlog,
-            self._history,
         )
         self._cells = CellScheduler(
             world,
@@ -108,17 +106,16 @@ class WorkspaceRoot(Root[ToRoot]):
             self._membership,
             self._restarts,
             self._inspector,
-            self._history,
             self._stalls,
             self._tasks.spawn,
         )
-        self._samplers = Samplers(world, self._history.times, self._host, self._clients.answer)
+        self._samplers = Samplers(world, self._host, self._clients.answer)
 
     async def _start(self) -> None:
         addresses = await self._host.reached_at()  # may wait for a name server
         if self._over.is_set():
             return
-        self._engines.start_controller(self._boot.cwd, addresses)
+        self._engines.controller.start(self._boot.cwd, addresses)
         for rank in self._host.ranks:
             if not self._over.is_set():  # else a rank could not be started
                 self._host.take(Spawn(rank))
@@ -144,7 +141,7 @@ class WorkspaceRoot(Root[ToRoot]):
 
     async def _end_in_order(self) -> None:
         if not self._world.unfinished():  # else the output of the cell's last lines needs it
-            self._tasks.spawn(self._engines.stop_controller())
+            self._tasks.spawn(self._engines.controller.stop())
         killed = await self._rank_ending.end(self._host.ranks)
         self._cut_off = self._rank_ending.say(killed)
         self.end()
@@ -152,7 +149,7 @@ class WorkspaceRoot(Root[ToRoot]):
     async def _stop(self) -> None:
         self._clients.stopping()
         # Both at once: without the controller no rank's departure has to be reported.
-        await asyncio.gather(self._engines.stop_controller(), self._host.stop())
+        await asyncio.gather(self._engines.controller.stop(), self._host.stop())
         if self._claim is not None:
             self._claim.release()
         await self._clients.close(self._cut_off, self._stop_request)
@@ -208,7 +205,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._cells.forget(message)
         elif isinstance(message, OrderRanks) and self._is_booted:
             if isinstance(message.order, TypeLine):
-                self._history.type_line(message.order)
+                self._world.cells.type_line(message.order)
             for rank in self._world.alive.intersection(message.ranks):
                 self._host.send(rank, message.order)
         elif isinstance(message, AddStartupCell):
@@ -259,7 +256,7 @@ class WorkspaceRoot(Root[ToRoot]):
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self._tell(self._booted())
         elif isinstance(message, CellBegan):
-            self._history.begun[rank] = message.cell
+            self._world.cells.begun[rank] = message.cell
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
             self._tell(PartEnded(rank, message))
@@ -267,7 +264,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._cells.entered(rank, message)
         elif isinstance(message, RankNews):
             if isinstance(message, LineNeed | LineNotNeeded):
-                self._history.ask_line(rank, message)
+                self._world.cells.ask_line(rank, message)
             self._tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)

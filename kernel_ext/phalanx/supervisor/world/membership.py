@@ -25,8 +25,8 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import AbortEpoch
 
-from .hosts.host_set import HostSet
-from .world_state import Answer, WorldState
+from ..hosts.host_set import HostSet
+from .state import Answer, WorldState
 
 
 class MembershipCoordinator:
