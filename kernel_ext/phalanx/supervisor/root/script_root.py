@@ -339,7 +339,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._attribution.forgive(rank)
         count = f"{self._commands.n_restarts + 1} of {self._options.max_restarts}"
         again = f"it is started again ({count})"
-        self._losses.mark_lost(rank, reason, again, will_return=True)
+        self._membership.lose(rank, reason, again, will_return=True)
         self._tell(Notice(f"rank {rank} {reason}; {again}"))
         self._world.revive(rank)
         self._commands.restart(rank)
@@ -355,7 +355,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         """Record the end of a rank that is not started again."""
         self._attribution.end(rank, status)
         if status:
-            self._losses.mark_lost(rank, reason)
+            self._membership.lose(rank, reason)
             if self._options.keep_going:
                 self._go_on(rank, reason)
             elif self._attribution.is_open:

@@ -51,9 +51,10 @@ from .ending import RankEnding
 from .engines import Engines
 from .observers import Samplers
 from .queries import QueryService, Question
-from .rank_loss import STOPPING, WorkspaceLosses
 from .replacement import ReplacementBacklog, Restarts
 from .root import Root
+
+STOPPING = "the workspace is being stopped"
 
 
 class WorkspaceRoot(Root[ToRoot]):
@@ -74,23 +75,12 @@ class WorkspaceRoot(Root[ToRoot]):
         self._backlog = ReplacementBacklog()
         self._restarts = Restarts(
             world,
-            self._losses,
+            self._membership,
             self._host,
             self._engines.names,
             self._rank_ending,
             self._backlog,
             tell=self._tell,
-        )
-        self._workspace_losses = WorkspaceLosses(
-            options,
-            world,
-            self._host,
-            self._losses,
-            self._restarts,
-            self._rank_ending,
-            self._clients,
-            self.end,
-            self._tasks.spawn,
         )
         self._answers = QueryService(
             options,
@@ -273,7 +263,34 @@ class WorkspaceRoot(Root[ToRoot]):
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Handle the end of a rank's process."""
-        self._workspace_losses.on_lost(rank, reason, tail)
+        self._rank_ending.on_lost()
+        if self._clients.is_stopping:
+            self._membership.free_waiters(rank, f"has ended: {STOPPING}")
+        elif self._restarts.on_lost(rank, reason, tail):
+            pass  # a restart has ended it, or has started it in vain
+        elif self._is_booted:
+            self._lose(rank, reason, tail)
+        else:
+            self._membership.lose(rank, reason)
+            when = "" if "could not be started" in reason else " while starting"
+            self._tell(BootFailed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
+            self.end()
+
+    def _lose(self, rank: int, reason: str, tail: str) -> None:
+        """Free the other ranks, tell the client, start a successor if wanted."""
+        will_return, consequence = self._boot.auto_restart, ""
+        if will_return:
+            consequence = self._restarts.deaths.add(rank, self._loop.time())
+            will_return = not consequence
+        self._membership.lose(rank, reason, consequence)
+        host, said = self._host.layout.name_of(rank), self._world.dead[rank]
+        self._tell(RankLost(rank, host, said, tail, will_return))
+        if will_return and self._restarts.claim(rank):
+            self._tasks.spawn(self._replace(rank))
+
+    async def _replace(self, rank: int) -> None:
+        if problem := await self._restarts.replace(rank):
+            self._tell(Notice(f"rank {rank} could not be replaced: {problem}"))
 
     def on_command(self, message: FromCommand) -> None:
         """Ignore a message about a command: ranks of a workspace run cells."""
