@@ -162,8 +162,8 @@ actors: dict[int, Actor] = {}
 class _Host(local_host.LocalHost):
     """A host that tells which actor is which rank."""
 
-    def _start(self, its: LocalRank, make: Any, env: Mapping[str, str]) -> RankProcess:
-        child = super()._start(its, make, env)
+    def _start(self, its: LocalRank, *args: Any, **named: Any) -> RankProcess:
+        child = super()._start(its, *args, **named)
         actors[its.rank] = child.process
         return child
 

@@ -91,9 +91,6 @@ TOUCHED_S = 0.25
 # A rank's place under our names: rank and size in the world, then on its host.
 _PLACE_VARIABLES = ("PHALANX_RANK", "PHALANX_SIZE", "PHALANX_LOCAL_RANK", "PHALANX_LOCAL_SIZE")
 
-# (environment, descriptors to inherit, on_exit) -> the child
-_Make = Callable[[Mapping[str, str], Sequence[int], Callable[[int], None]], ChildProcess]
-
 
 class LocalHost:
     """Start, watch, free and end the ranks of this host.
@@ -261,19 +258,8 @@ class LocalHost:
             stderr = OutputPipe()
             undo.callback(stderr.finish)
             own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd, end_fd)
-            child = self._start(
-                its,
-                lambda env, fds, on_exit: ChildProcess(
-                    [*command, *map(str, own_fds)],
-                    env=env,
-                    cwd=self._cwd,
-                    pass_fds=(*own_fds, *fds),
-                    stdout=stdout,
-                    stderr=stderr,
-                    on_exit=on_exit,
-                ),
-                env,
-            )
+            command += map(str, own_fds)
+            child = self._start(its, command, env, stdout=stdout, stderr=stderr, pass_fds=own_fds)
             child.end_fd = ask_fd
             undo.pop_all()  # the pipes belong to the child now
 
@@ -292,21 +278,8 @@ class LocalHost:
         ``env`` is added to our own environment.
         """
         its = self._ranks[rank]
-        self._start(
-            its,
-            lambda env, fds, on_exit: ChildProcess(
-                command,
-                env=env,
-                cwd=self._cwd,
-                pass_fds=fds,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                on_exit=on_exit,
-                tied=True,
-            ),
-            self._environment(its, env),
-        )
+        env = self._environment(its, env)
+        self._start(its, command, env, stdin=stdin, stdout=stdout, stderr=stderr, tied=True)
 
     def _environment(self, its: LocalRank, given: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a rank.
@@ -333,7 +306,18 @@ class LocalHost:
         of_mlx = {} if library is None else {MLX_LIBRARY_VARIABLE: str(library)}
         return {**default, **ours, **of_mlx, **place, **given, **named}
 
-    def _start(self, its: LocalRank, make: _Make, env: Mapping[str, str]) -> RankProcess:
+    def _start(
+        self,
+        its: LocalRank,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: ChildOutput,
+        stderr: ChildOutput,
+        stdin: ChildInput | None = None,
+        pass_fds: Sequence[int] = (),
+        tied: bool = False,
+    ) -> RankProcess:
         """Start a rank's process with its channel and the host's memory."""
         if not self._sweeper.has_started:
             self._sweeper.start(os.environ)
@@ -349,10 +333,16 @@ class LocalHost:
                     "PHALANX_CHANNEL": str(theirs.fileno()),
                     STACKS_VARIABLE: ",".join(map(str, stacks.rank_fds)),
                 }
-                process = make(
-                    {**env, **mark, **said},
-                    (*fds, *self.memory.fds),
-                    lambda status: self._on_exit(its, child, status),
+                process = ChildProcess(
+                    command,
+                    env={**env, **mark, **said},
+                    cwd=self._cwd,
+                    pass_fds=(*pass_fds, *fds, *self.memory.fds),
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    on_exit=lambda status: self._on_exit(its, child, status),
+                    tied=tied,
                 )
         except BaseException:
             ours.close()

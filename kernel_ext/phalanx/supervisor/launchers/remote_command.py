@@ -17,7 +17,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.host import HostUp
 from phalanx.protocol.scripts import cost
 
-from ..processes.child import ChildProcess, OutputPipe, exit_reason
+from ..processes.child import ChildInput, ChildProcess, OutputPipe, exit_reason
 from ..processes.streams import ForwardedPipe
 
 if TYPE_CHECKING:
@@ -132,8 +132,6 @@ class LaunchSpec(NamedTuple):
         Text while the far shell has not begun.
     why : callable
         Turns the outcome of a command that ended before the far shell began into an error text.
-    on_end : callable, optional
-        Called when the command has ended.
     again : callable, optional
         Makes the command that runs other words on the host.
     """
@@ -144,7 +142,6 @@ class LaunchSpec(NamedTuple):
     missing: str
     waiting: str
     why: Callable[[CommandOutcome], str]
-    on_end: Callable[[], None] | None = None
     again: Callable[[str], Sequence[str]] | None = None
 
 
@@ -163,14 +160,12 @@ class CommandOutcome(NamedTuple):
     stderr: str
 
 
-class WrittenInput:
+class WrittenInput(ChildInput):
     """Standard input of a child, open while the child runs."""
 
     def __init__(self, data: bytes) -> None:
-        self.read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._write_fd, False)
+        super().__init__()
         self._rest = memoryview(b"")
-        self._loop = asyncio.get_running_loop()
         self.write(data)
 
     def write(self, data: bytes) -> None:
@@ -178,11 +173,6 @@ class WrittenInput:
         if self._write_fd >= 0:
             self._rest = memoryview(bytes(self._rest) + data)
             self._loop.add_writer(self._write_fd, self._write)
-
-    def child_started(self) -> None:
-        """Close our copy of the child's reading end."""
-        os.close(self.read_fd)
-        self.read_fd = -1
 
     def _write(self) -> None:
         try:
@@ -193,15 +183,6 @@ class WrittenInput:
             self._rest = self._rest[:0]
         if not self._rest:
             self._loop.remove_writer(self._write_fd)
-
-    def close(self) -> None:
-        """End the child's input; idempotent."""
-        if self._write_fd >= 0:
-            self._loop.remove_writer(self._write_fd)
-            os.close(self._write_fd)
-            self._write_fd = -1
-        if self.read_fd >= 0:
-            self.child_started()
 
 
 class RemoteCommand:
@@ -237,12 +218,8 @@ class RemoteCommand:
                 on_exit=self._on_exit,
                 tied=True,
             )
-        except BaseException as error:
-            if way.on_end is not None:
-                way.on_end()
-            if isinstance(error, FileNotFoundError):
-                raise HostUnreachable(way.plan.name, way.missing) from None
-            raise
+        except FileNotFoundError:
+            raise HostUnreachable(way.plan.name, way.missing) from None
 
     @property
     def has_begun(self) -> bool:
@@ -306,8 +283,6 @@ class RemoteCommand:
         )
         self.outcome = outcome
         self._ended.set_result(why_ended(outcome) if is_in or status < 0 else way.why(outcome))
-        if way.on_end is not None:
-            way.on_end()
         self._news.set()
 
     async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:
