@@ -14,7 +14,7 @@ from support.promise import PATIENCE_S
 from support.ranks.loops import run_jumping
 
 from phalanx.protocol.host import RankGone, Spawn
-from phalanx.supervisor.health.frozen_ranks import HealthWatch
+from phalanx.supervisor.health.frozen_ranks import watch_heartbeats
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.processes.child import ChildProcess, OutputPipe
 from phalanx.supervisor.root.observers import RankInspector
@@ -107,7 +107,6 @@ def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
 
     async def main():
         host = LocalHost((0,), say)
-        health = HealthWatch(host, 5.0, lambda rank, reason: None)
         lookout = RankInspector(
             host,
             WorldState(1),
@@ -116,7 +115,9 @@ def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
             tell=lambda text: None,
         )
         tasks = [
-            asyncio.ensure_future(health.run(failing("health"))),
+            asyncio.ensure_future(
+                watch_heartbeats(host, 5.0, failing("health"), lambda rank, reason: None)
+            ),
             asyncio.ensure_future(lookout.watch(failing("lookout"))),
         ]
         await asyncio.sleep(10.0)

@@ -54,7 +54,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.os_text import encode_options
 
-from ..health.frozen_ranks import HealthWatch
+from ..health.frozen_ranks import watch_heartbeats
 from ..processes.sweeper import Sweeper
 from .local_host import LocalHost
 from .local_rank import LocalRank
@@ -295,8 +295,8 @@ class HostSet:
         clocks: list[HostClock] = []
         traces: list[tuple[bytes, int]] = []
         for index, (host, answer) in enumerate(zip(self._hosts, answers, strict=True)):
-            far, nothing = self._remote.get(index), ((b"", 0),) * len(host.ranks)
-            clocks.append(HostClock(self.layout.names[index], *(far.offset() if far else (0, 0))))
+            nothing = ((b"", 0),) * len(host.ranks)
+            clocks.append(HostClock(self.layout.names[index], *(host.clock() or (0, 0))))
             its = answer.traces if isinstance(answer, Traces) else ()
             traces.extend((*its, *nothing)[: len(nothing)])
         return tuple(clocks), tuple(traces)
@@ -320,8 +320,9 @@ class HostSet:
             return lambda: set(watched()).intersection(host.ranks)
 
         limit_s, on_frozen = self._options.world.heartbeat_timeout_s, self.events.on_frozen
-        watches = (HealthWatch(host, limit_s, on_frozen).run(among(host)) for host in self.here)
-        await asyncio.gather(*watches)
+        await asyncio.gather(
+            *(watch_heartbeats(host, limit_s, among(host), on_frozen) for host in self.here)
+        )
 
     async def stop(self) -> None:
         """End all ranks and all hosts' supervisors."""

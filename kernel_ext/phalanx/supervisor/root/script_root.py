@@ -63,7 +63,7 @@ class FailureAttribution:
     --------
     >>> attribution = FailureAttribution(3)
     >>> attribution.blame(0, 2)
-    >>> attribution.end(0, 1); attribution.end(2, -9); attribution.ending(); attribution.end(1, -15)
+    >>> attribution.end(0, 1); attribution.end(2, -9); attribution.is_ending = True; attribution.end(1, -15)
     >>> attribution.culprit, attribution.statuses
     (2, (1, -15, -9))
     """
@@ -72,7 +72,7 @@ class FailureAttribution:
         self._size = size
         self._statuses: dict[int, int] = {}
         self._blamed: dict[int, int] = {}
-        self._is_ending = False
+        self.is_ending = False  # whether running ranks are being ended: later failures do not count
         self._left_behind: frozenset[int] = frozenset()
         self._failed: list[int] = []  # in order of failure, before the remaining ranks were ended
 
@@ -102,12 +102,8 @@ class FailureAttribution:
     def end(self, rank: int, status: int) -> None:
         """Record the end of a rank."""
         self._statuses[rank] = status
-        if status and not self._is_ending:
+        if status and not self.is_ending:
             self._failed.append(rank)
-
-    def ending(self) -> None:
-        """Record that running ranks are being ended: later failures do not count."""
-        self._is_ending = True
 
     def leave_behind(self, ranks: Collection[int]) -> None:
         """Record that the others went on without these ranks.
@@ -116,11 +112,6 @@ class FailureAttribution:
         """
         self._left_behind = frozenset(ranks)
         self._failed = [rank for rank in self._failed if rank not in self._left_behind]
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether running ranks are being ended."""
-        return self._is_ending
 
     @property
     def has_failed(self) -> bool:
@@ -238,7 +229,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     def _give_up(self) -> None:
         """End everything; the launcher knows why the ranks cannot run."""
         self._is_given_up = True
-        self._attribution.ending()
+        self._attribution.is_ending = True
         if self._has_begun:
             self._kill_rest()
 
@@ -419,13 +410,13 @@ class ScriptRoot(Root[ToScriptRoot]):
         Ranks may save data in that time.
         """
         if self._patience is None and self._attribution.running:
-            self._attribution.ending()
+            self._attribution.is_ending = True
             self._patience = self._loop.call_later(self._boot.grace_s, self._end_rest)
 
     def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
         if self._ending is None and self._attribution.running:
             self._is_forced = True
-            self._attribution.ending()
+            self._attribution.is_ending = True
             self._ending = self._tasks.spawn(self._escalate(signals))
 
     async def _escalate(self, signals: Sequence[signal.Signals]) -> None:
