@@ -92,14 +92,13 @@ class Actor:
         self.exited.set()
         self._on_exit(status)
 
-    def terminate(self) -> None:
-        self.end(-signal.SIGTERM)
-
     def kill(self) -> None:
         self.end(-signal.SIGKILL)
 
     def signal_all(self, number: signal.Signals) -> None:
         self.end(-number)
+
+    signal_child = signal_all
 
 
 class _Controller:

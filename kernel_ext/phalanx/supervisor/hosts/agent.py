@@ -174,7 +174,9 @@ class HostAgent:
     async def run(self) -> None:
         """Serve until `end` is called; then end the ranks."""
         limit_s = self._boot.world.heartbeat_timeout_s
-        health = watch_heartbeats(self._host, limit_s, lambda: self._host.ranks, self._on_frozen)
+        health = watch_heartbeats(
+            self._host, limit_s, lambda: self._host.ranks, lambda *its: self._say(RankFrozen(*its))
+        )
         name = socket.gethostname()
         at = self._host.addresses, self._root.address, self._host.device, free_port()
         its = usable_cores(), *at, versions_here()
@@ -332,9 +334,6 @@ class HostAgent:
         if isinstance(message, FromRankEnvelope | RankGone):
             self._report(message.rank)
         self._say(message)
-
-    def _on_frozen(self, rank: int, reason: str) -> None:
-        self._say(RankFrozen(rank, reason))
 
 
 class _Version(msgspec.Struct):

@@ -400,7 +400,7 @@ class LocalHost:
         for child in children:
             child.ask_to_end()
         for process in processes:
-            process.terminate()
+            process.signal_child(signal.SIGTERM)
         exits = [asyncio.ensure_future(process.exited.wait()) for process in processes]
         if exits:
             await asyncio.wait(exits, timeout=STOP_GRACE_S)

@@ -249,15 +249,10 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def terminate(self) -> None:
-        """Ask the child to end (SIGTERM to it alone)."""
-        if self.status is None:
-            os.kill(self.pid, signal.SIGTERM)  # Popen's own method might reap the child
-
     def signal_child(self, number: signal.Signals) -> None:
         """Send a signal to the child only."""
         if self.status is None:
-            os.kill(self.pid, number)
+            os.kill(self.pid, number)  # Popen's own method might reap the child
 
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the child and its process group.
