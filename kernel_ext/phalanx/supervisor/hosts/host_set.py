@@ -405,7 +405,7 @@ class HostSet:
             return
         there = {names[index]: host.versions for index, host in self._remote.items()}
         if text := say_differing(versions_here(), there):
-            self.events.on_news(Notice(text))
+            self.events.tell(Notice(text))
 
 
 def versions_here() -> Versions:

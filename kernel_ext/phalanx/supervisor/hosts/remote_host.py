@@ -220,7 +220,7 @@ class RemoteHost:
 
         def tell(state: BootState, text: str = "") -> None:
             seconds = self._loop.time() - began_s
-            self._hosts.events.on_news(BootProgress(self._index, self._name, state, seconds, text))
+            self._hosts.events.tell(BootProgress(self._index, self._name, state, seconds, text))
 
         tell("starting")
         problem = ""

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from phalanx.distributed import AbortKind
-from phalanx.protocol import BootOptions, FromRoot, Notice, ToSupervisor
+from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor
 from phalanx.protocol.host import FromCommand
 
 from ..health.impossible_waits import ImpossibleWait
@@ -33,7 +33,7 @@ _Message = TypeVar("_Message")
 class Root(ABC, Generic[_Message]):
     """Run the ranks of one world until it ends.
 
-    `HostSet` calls the ``on_`` methods.
+    `HostSet` calls the ``on_`` methods and `tell`.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Root(ABC, Generic[_Message]):
             world,
             slow_operation_s=options.slow_operation_s,
             cwd=options.cwd,
-            tell=lambda text: self._tell(Notice(text)),
+            tell=lambda text: self.tell(Notice(text)),
         )
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class Root(ABC, Generic[_Message]):
         """Handle one message of a client."""
 
     @abstractmethod
-    def _tell(self, message: Notice) -> None:
+    def tell(self, message: BootProgress | Notice) -> None:
         """Send a message to the clients."""
 
     @abstractmethod
@@ -173,7 +173,3 @@ class Root(ABC, Generic[_Message]):
 
         Called once every other host is up. ``reasons`` has one text for each failed host.
         """
-
-    @abstractmethod
-    def on_news(self, message: FromRoot) -> None:
-        """Send boot progress or a notice to the clients, for their users."""

@@ -18,9 +18,7 @@ import phalanx
 from phalanx.distributed import culprit_rank
 from phalanx.protocol import (
     USER_SIGNALS,
-    BootProgress,
     EpochAborted,
-    FromRoot,
     GetStacks,
     Join,
     Notice,
@@ -201,7 +199,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._attribution = FailureAttribution(boot.world.size)
         self._left: set[int] = set()  # ranks that ended with exit status 0
         self._commands = Commands(
-            options, self._host, self._tell, self._give_up, self._on_not_restarted
+            options, self._host, self.tell, self._give_up, self._on_not_restarted
         )
         self._has_begun = False
         self._ending: asyncio.Task[None] | None = None
@@ -248,7 +246,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._is_forced = True
         if not self._has_begun:
             if not self._is_given_up:
-                self._tell(NotStarted("they were ended before all hosts were up"))
+                self.tell(NotStarted("they were ended before all hosts were up"))
                 self._give_up()
         elif self._ending is None:
             self._first_signal = number
@@ -284,9 +282,10 @@ class ScriptRoot(Root[ToScriptRoot]):
 
     async def _get_stacks(self, request: GetStacks) -> None:
         stacks = await self._inspector.stacks(request.ranks, is_twice=request.is_twice)
-        self._tell(StacksAre(request.id, stacks))
+        self.tell(StacksAre(request.id, stacks))
 
-    def _tell(self, message: FromScriptRoot) -> None:
+    def tell(self, message: FromScriptRoot) -> None:
+        """Send a message to the launcher."""
         self._launcher.tell(message)
 
     # -- the ranks ----------------------------------------------------------------------------
@@ -309,7 +308,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         """
         status = self._host.statuses[rank] or 0
         self._commands.ended(rank)
-        self._tell(RankEnded(rank, status, reason))
+        self.tell(RankEnded(rank, status, reason))
         if self._may_restart(rank, status):
             self._restart(rank, reason)
         else:
@@ -331,15 +330,15 @@ class ScriptRoot(Root[ToScriptRoot]):
         count = f"{self._commands.n_restarts + 1} of {self._options.max_restarts}"
         again = f"it is started again ({count})"
         self._membership.lose(rank, reason, again, will_return=True)
-        self._tell(Notice(f"rank {rank} {reason}; {again}"))
+        self.tell(Notice(f"rank {rank} {reason}; {again}"))
         self._world.revive(rank)
         self._commands.restart(rank)
 
     def _on_not_restarted(self, rank: int, text: str) -> None:
         """End a rank that could not be started again."""
         reason = f"could not be started again: {text}"
-        self._tell(Notice(f"rank {rank} {reason}"))
-        self._tell(RankEnded(rank, 1, reason))
+        self.tell(Notice(f"rank {rank} {reason}"))
+        self.tell(RankEnded(rank, 1, reason))
         self._end_rank(rank, 1, reason)
 
     def _end_rank(self, rank: int, status: int, reason: str) -> None:
@@ -362,7 +361,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         if not self._attribution.running:
             attribution = self._attribution
             attribution.leave_behind(set(attribution.ranks) - set(self._world.members))
-            self._tell(
+            self.tell(
                 AllEnded(
                     attribution.culprit,
                     attribution.statuses,
@@ -375,7 +374,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     def _go_on(self, rank: int, reason: str) -> None:
         """Report that a rank has failed and that the others go on."""
         if self._ending is None and self._attribution.running:
-            self._tell(Notice(f"rank {rank} {reason}; the others go on (--keep-going)"))
+            self.tell(Notice(f"rank {rank} {reason}; the others go on (--keep-going)"))
 
     def _running(self) -> tuple[int, ...]:
         return self._attribution.running
@@ -394,13 +393,8 @@ class ScriptRoot(Root[ToScriptRoot]):
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
         if not self._is_given_up:
-            self._tell(NotStarted("\n".join(reasons)))
+            self.tell(NotStarted("\n".join(reasons)))
             self._give_up()
-
-    def on_news(self, message: FromRoot) -> None:
-        """Forward boot progress and notices about hosts to the launcher."""
-        if isinstance(message, BootProgress | Notice):
-            self._tell(message)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -431,7 +425,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     async def _say_late(self) -> None:
         """Report where the ranks are that the first signal has not ended."""
         stacks = await self._inspector.stacks(self._attribution.running)
-        self._tell(Notice(say_late(stacks, self._boot.grace_s)))
+        self.tell(Notice(say_late(stacks, self._boot.grace_s)))
 
     def _kill_rest(self) -> None:
         for rank in self._attribution.running:

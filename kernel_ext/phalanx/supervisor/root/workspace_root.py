@@ -80,7 +80,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._engines.names,
             self._rank_ending,
             self._backlog,
-            tell=self._tell,
+            tell=self.tell,
         )
         self._answers = QueryService(
             options,
@@ -122,7 +122,7 @@ class WorkspaceRoot(Root[ToRoot]):
         else:
             self._clients.stopping()
             if self._stop_request is None:  # no client asked: say why its cell ends
-                self._tell(Notice(STOPPING))
+                self.tell(Notice(STOPPING))
             self._tasks.spawn(self._end_in_order())
 
     def _on_linger_over(self) -> None:
@@ -151,12 +151,12 @@ class WorkspaceRoot(Root[ToRoot]):
             return
         message = f"ipyparallel's controller {reason}"
         if not self._is_booted:
-            self._tell(BootFailed(f"{message}\n{tail}".rstrip()))
+            self.tell(BootFailed(f"{message}\n{tail}".rstrip()))
         else:
             # Cells travel through the controller: without it the ranks cannot be reached.
             for rank in range(self._boot.world.size):
                 host = self._host.layout.name_of(rank)
-                self._tell(RankLost(rank, host, f"{message}; unreachable", tail))
+                self.tell(RankLost(rank, host, f"{message}; unreachable", tail))
         self.end()
 
     # -- clients ------------------------------------------------------------------------------
@@ -169,7 +169,8 @@ class WorkspaceRoot(Root[ToRoot]):
         """Detach a client without stopping the ranks."""
         self._clients.lose(client)
 
-    def _tell(self, message: FromRoot) -> None:
+    def tell(self, message: FromRoot) -> None:
+        """Send a message to the owner, if there is one."""
         self._clients.tell(message)
 
     def _serve(self, client: Client, message: ToRoot) -> None:
@@ -244,18 +245,18 @@ class WorkspaceRoot(Root[ToRoot]):
             self._host.take(ReleaseOutput(rank))
             self._world.ranks.mark_ready(rank)
             if not self._restarts.on_ready(rank) and self._is_booted:
-                self._tell(self._booted())
+                self.tell(self._booted())
         elif isinstance(message, CellBegan):
             self._world.cells.begun[rank] = message.cell
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
-            self._tell(PartEnded(rank, message))
+            self.tell(PartEnded(rank, message))
         elif isinstance(message, Entered):
             self._cells.entered(rank, message)
         elif isinstance(message, RankNews):
             if isinstance(message, LineNeed | LineNotNeeded):
                 self._world.cells.ask_line(rank, message)
-            self._tell(RankSays(rank, message))
+            self.tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)
             if self._world.asking:
@@ -273,7 +274,7 @@ class WorkspaceRoot(Root[ToRoot]):
         else:
             self._membership.lose(rank, reason)
             when = "" if "could not be started" in reason else " while starting"
-            self._tell(BootFailed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
+            self.tell(BootFailed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
             self.end()
 
     def _lose(self, rank: int, reason: str, tail: str) -> None:
@@ -284,25 +285,21 @@ class WorkspaceRoot(Root[ToRoot]):
             will_return = not consequence
         self._membership.lose(rank, reason, consequence)
         host, said = self._host.layout.name_of(rank), self._world.dead[rank]
-        self._tell(RankLost(rank, host, said, tail, will_return))
+        self.tell(RankLost(rank, host, said, tail, will_return))
         if will_return and self._restarts.claim(rank):
             self._tasks.spawn(self._replace(rank))
 
     async def _replace(self, rank: int) -> None:
         if problem := await self._restarts.replace(rank):
-            self._tell(Notice(f"rank {rank} could not be replaced: {problem}"))
+            self.tell(Notice(f"rank {rank} could not be replaced: {problem}"))
 
     def on_command(self, message: FromCommand) -> None:
         """Ignore a message about a command: ranks of a workspace run cells."""
 
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
-        self._tell(BootFailed("\n".join(reasons)))
+        self.tell(BootFailed("\n".join(reasons)))
         self.end()
-
-    def on_news(self, message: FromRoot) -> None:
-        """Forward boot progress to the clients."""
-        self._tell(message)
 
     def _running(self) -> set[int]:
         return self._world.unfinished()
