@@ -33,7 +33,10 @@ def _tag(name: str) -> str:
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=_tag):
-    """Base of the messages: on the wire each has its class's name, as in ``"cell_began"``."""
+    """Base of the messages between processes.
+
+    On the wire each has the name of its class, as in ``"cell_began"``.
+    """
 
 
 class Register(Message, frozen=True):

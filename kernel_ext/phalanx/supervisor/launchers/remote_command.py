@@ -132,6 +132,8 @@ class LaunchSpec(NamedTuple):
         Text while the far shell has not begun.
     why : callable
         Turns the outcome of a command that ended before the far shell began into an error text.
+    on_end : callable, optional
+        Called when the command has ended.
     again : callable, optional
         Makes the command that runs other words on the host.
     """
@@ -142,6 +144,7 @@ class LaunchSpec(NamedTuple):
     missing: str
     waiting: str
     why: Callable[[CommandOutcome], str]
+    on_end: Callable[[], None] | None = None
     again: Callable[[str], Sequence[str]] | None = None
 
 
@@ -218,8 +221,12 @@ class RemoteCommand:
                 on_exit=self._on_exit,
                 tied=True,
             )
-        except FileNotFoundError:
-            raise HostUnreachable(way.plan.name, way.missing) from None
+        except BaseException as error:
+            if way.on_end is not None:
+                way.on_end()
+            if isinstance(error, FileNotFoundError):
+                raise HostUnreachable(way.plan.name, way.missing) from None
+            raise
 
     @property
     def has_begun(self) -> bool:
@@ -283,6 +290,8 @@ class RemoteCommand:
         )
         self.outcome = outcome
         self._ended.set_result(why_ended(outcome) if is_in or status < 0 else way.why(outcome))
+        if way.on_end is not None:
+            way.on_end()
         self._news.set()
 
     async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:

@@ -72,7 +72,7 @@ class ChildOutput(ABC):
         self.write_fd = -1
 
     def release(self) -> None:
-        """Leave the reading to the child itself, and drop what was read so far."""
+        """Leave the reading to the child; drop what was read so far."""
         if self.read_fd >= 0:  # else the rank died after its message that it was up
             self._loop.remove_reader(self.read_fd)
             self.tail = ""

@@ -155,9 +155,9 @@ class ForwardedPipe(ChildOutput):
         return len(data)
 
     def _read_rest(self) -> None:
-        """Forward the rest, beyond the window: at most one capacity of the pipe.
+        """Forward the rest, beyond the window.
 
-        A descendant of the child may go on writing.
+        At most one capacity of the pipe is read: a descendant of the child may go on writing.
         """
         left = READ_NBYTES if _GETPIPE_SZ is None else fcntl.fcntl(self.read_fd, _GETPIPE_SZ)
         while left > 0 and (nbytes := self._read()):

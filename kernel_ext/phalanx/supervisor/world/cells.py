@@ -1,4 +1,7 @@
-"""Record the cells of a world: which ranks run them, when, and with which result."""
+"""Record the cells of a world.
+
+The record: which ranks run a cell, when, and with which result.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class CellHistory:
         self._needs: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
-        """Record a cell that its owner is about to send to these ranks.
+        """Record a cell that these ranks are about to get.
 
         Dead ranks do not run it.
         """
@@ -76,7 +79,10 @@ class CellHistory:
         self._look(cell)
 
     def forget(self, cell: str) -> bool:
-        """Drop a cell that was announced and never sent; return whether it ran."""
+        """Drop a cell that was announced and never sent.
+
+        Returns whether it counted as running.
+        """
         if self._over.pop(cell, None) is not None and cell == self._last:
             self._last = ""
         return self._running.pop(cell, None) is not None
