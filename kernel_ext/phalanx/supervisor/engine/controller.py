@@ -1,4 +1,4 @@
-"""Run ipyparallel's controller, and tell each rank its uuid and connection file."""
+"""Run the process of ipyparallel's controller."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ import json
 import os
 import sys
 import tempfile
-import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-from phalanx.protocol import Booted, Registered, ToRank
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..processes.child import ChildProcess, OutputPipe, exit_reason
 from ..processes.system import has_abstract_sockets, remove_folder
-
-if TYPE_CHECKING:
-    from ..world_state import RankDirectory
 
 MOST_CHARACTERS = 75  # of the folder's path: a socket's path may have at most 103 (macOS)
 
@@ -97,60 +91,3 @@ class ControllerProcess:
         if self._child is not None:
             self._child.kill()
             await self._child.exited.wait()
-
-
-class _Hosts(Protocol):
-    """Interface of the ranks' hosts that `Engines` uses."""
-
-    def root_address(self, rank: int) -> str: ...
-    def send(self, rank: int, message: ToRank) -> None: ...
-
-
-class Engines:
-    """Run the controller and send each rank its uuid and connection file.
-
-    ``names`` (engine uuid by rank) is also changed by `Restarts`, when a rank is replaced.
-    """
-
-    def __init__(
-        self,
-        ranks: RankDirectory,
-        hosts: _Hosts,
-        *,
-        on_lost: Callable[[str, str], None],
-    ) -> None:
-        self.names = [str(uuid.uuid4()) for _ in range(ranks.size)]
-        self._session = str(uuid.uuid4())
-        self._hosts = hosts
-        self._ranks = ranks
-        self._waiting: dict[int, int] = {}  # rank -> request id, until the controller is up
-        self._connection: Connection = {}
-        self._controller = ControllerProcess(self._on_up, on_lost)
-
-    def start_controller(self, cwd: str, addresses: Sequence[str]) -> None:
-        """Start the controller; ranks that already asked are answered afterwards."""
-        self._controller.start(cwd, addresses)
-
-    async def stop_controller(self) -> None:
-        """Stop the controller and wait until its process has ended."""
-        await self._controller.stop()
-
-    def register(self, rank: int, request_id: int) -> None:
-        """Answer a rank's registration, now or when the controller is up."""
-        if not self._connection:
-            self._waiting[rank] = request_id
-            return
-        file = file_for_rank(self._connection, self._hosts.root_address(rank))
-        is_new = self._ranks.is_replacement(rank)
-        answer = Registered(request_id, rank, self._ranks.size, self.names[rank], file, is_new)
-        self._hosts.send(rank, answer)
-
-    def booted(self, client: int) -> Booted:
-        """Return the message that tells a client how to reach the engines."""
-        return Booted(self._connection["client"], tuple(self.names), self._session, client)
-
-    def _on_up(self, connection: Connection) -> None:
-        self._connection = connection
-        for rank, request_id in self._waiting.items():
-            self.register(rank, request_id)
-        self._waiting.clear()
