@@ -5,7 +5,7 @@ import { Disposables, el, set_attributes, set_text } from "./shared/dom";
 import { decode, type Model } from "./shared/model";
 import { module_of, WidgetView } from "./shared/view";
 import { Details } from "./topology/details";
-import { Matrix } from "./topology/matrix";
+import { LinkTable } from "./topology/link_table";
 import {
   by_state, death_announcement, headline, host_of, is_same_place, MANY, matches, STATES, type Frame, type World,
 } from "./topology/state";
@@ -34,7 +34,7 @@ class TopologyView extends WidgetView {
   private readonly zoom: Zoom;
   private drawn = new Disposables();
   private tiles: Tiles | null = null;
-  private matrix: Matrix | null = null;
+  private links: LinkTable | null = null;
   private world: World | null = null;
   private frame: Frame | null = null;
 
@@ -89,7 +89,7 @@ class TopologyView extends WidgetView {
     this.put("selected", is_over ? -1 : rank);
     if (!is_over) return;
     if (this.tiles) this.tiles.focus(rank);
-    else if (this.matrix) this.matrix.focus();
+    else if (this.links) this.links.focus();
     else this.search.focus();
   }
 
@@ -138,17 +138,17 @@ class TopologyView extends WidgetView {
     this.drawn = new Disposables();
     this.tiles = null;
     if (!this.world) {
-      this.matrix = null;
+      this.links = null;
       this.stage.replaceChildren(el("p", { class: "px-soft" }, "nothing is known of these ranks yet"));
       return;
     }
     const choose = (rank: number): void => this.choose(rank);
     if (this.mode === "links") {
-      this.matrix = this.matrix ?? new Matrix(this.zoom.scale, choose);
-      this.matrix.show(this.world);
-      if (this.matrix.element.parentElement !== this.stage) this.stage.replaceChildren(this.matrix.element);
+      this.links = this.links ?? new LinkTable(choose);
+      this.links.show(this.world);
+      if (this.links.element.parentElement !== this.stage) this.stage.replaceChildren(this.links.element);
     } else {
-      this.matrix = null;
+      this.links = null;
       this.tiles = new Tiles(this.world, this.mode === "compact", choose, this.drawn);
       this.stage.replaceChildren(this.tiles.element);
       if (place) this.tiles.place = place;
@@ -165,7 +165,6 @@ class TopologyView extends WidgetView {
   /** Redraw at the current zoom; the focused element keeps the focus, for the next key. */
   private rescale(): void {
     this.stage.style.setProperty("--px-zoom", String(this.zoom.scale));
-    this.matrix?.zoom(this.zoom.scale);
     this.tiles?.draw();
   }
 
@@ -177,7 +176,7 @@ class TopologyView extends WidgetView {
     set_text(this.head, headline(world, frame));
     const is_live = this.show_status(frame);
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
-    this.matrix?.update(frame, this.chosen, this.search.value);
+    this.links?.update(frame, this.chosen, this.search.value);
     this.measure.show(frame, is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);
     this.show_legend(frame);
