@@ -1,7 +1,7 @@
 // The live Topology widget: hosts, ranks by state, and the links between them. It draws the frames of phalanx.widgets.Topology,
 // and turns clicks into requests.
 
-import { Disposables, el, set_attributes, set_text } from "./shared/dom";
+import { button, Disposables, el, fill, set_attributes, set_text } from "./shared/dom";
 import { decode, type Model } from "./shared/model";
 import { module_of, WidgetView } from "./shared/view";
 import { Details } from "./topology/details";
@@ -45,9 +45,9 @@ class TopologyView extends WidgetView {
     this.zoom = new Zoom(this.stage, this.disposables, () => this.rescale());
     const modes = el("div", { class: "px-modes", role: "group", "aria-label": "view" });
     for (const [mode, words] of MODES) {
-      const button = this.button(words, {}, () => this.put("mode", mode));
-      this.modes.set(mode, button);
-      modes.append(button);
+      const made = button(words, "", () => this.put("mode", mode));
+      this.modes.set(mode, made);
+      modes.append(made);
     }
     modes.append(this.zoom.element);
     const bar = el("header", { class: "px-bar" }, this.name, this.head, this.pill, this.search, modes);
@@ -155,8 +155,8 @@ class TopologyView extends WidgetView {
     }
     this.stage.style.setProperty("--px-zoom", String(this.zoom.scale));
     this.measure.element.hidden = this.mode !== "links";
-    for (const [mode, button] of this.modes) {
-      set_attributes(button, { "aria-pressed": String(mode === this.mode) });
+    for (const [mode, its] of this.modes) {
+      set_attributes(its, { "aria-pressed": String(mode === this.mode) });
     }
     this.update();
     this.tiles?.draw();
@@ -183,10 +183,7 @@ class TopologyView extends WidgetView {
   }
 
   private show_legend(frame: Frame): void {
-    const said = by_state(frame);
-    while (this.legend.children.length > said.length) this.legend.lastElementChild?.remove();
-    said.forEach(([state, ranks], at) => {
-      const item = this.legend.children[at] ?? this.legend.appendChild(el("span", { class: "px-count" }));
+    fill(this.legend, by_state(frame), () => el("span", { class: "px-count" }), (item, [state, ranks]) => {
       set_attributes(item, { "data-state": state });
       set_text(item, `${STATES[state].sign} ${ranks.length} ${STATES[state].words}`);
     });
