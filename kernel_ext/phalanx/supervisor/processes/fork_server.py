@@ -118,8 +118,9 @@ class ForkServer:
     ) -> ForkedProcess:
         """Fork a process that leads its own session; takes milliseconds.
 
-        The first of ``arguments`` is shown as the last word of its command line. ``env`` differs from the server's own environment by additions and changes only. ``fds``
-        names the descriptors that the process gets: its number for each of ours.
+        The first of ``arguments`` is shown as the last word of its command line. ``env`` has all
+        variables of the server's own environment. ``fds`` are the descriptors that the process
+        gets: its number for each, and ours.
 
         Raises
         ------
@@ -182,7 +183,12 @@ def _fork() -> int:
     """
     pid_read, pid_write = os.pipe()
     end_read, end_write = os.pipe()  # ends together with the process between
-    between = os.fork()
+    try:
+        between = os.fork()
+    except OSError:
+        for fd in (pid_read, pid_write, end_read, end_write):
+            os.close(fd)
+        raise
     if not between:
         try:
             is_orphan = not os.fork()
@@ -224,7 +230,11 @@ def _change_shown(field: int, old: str, new: str) -> None:
     The kernel shows the memory in which it put them at the start of the program, from the address
     in ``field`` of ``/proc/self/stat`` to that in the next. ``new`` is filled up with spaces.
     """
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    begin, end = (int(fields[number - 3]) for number in (field, field + 1))
-    at = ctypes.string_at(begin, end - begin).rindex(old.encode())
-    ctypes.memmove(begin + at, new.ljust(len(old)).encode(), len(old))
+    try:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        begin, end = (int(fields[number - 3]) for number in (field, field + 1))
+    except OSError:  # a system that shows nothing
+        return
+    at = ctypes.string_at(begin, end - begin).rfind(old.encode()) if begin else -1
+    if at >= 0:
+        ctypes.memmove(begin + at, new.ljust(len(old)).encode(), len(old))
