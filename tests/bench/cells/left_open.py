@@ -40,8 +40,8 @@ for i in range(40):
 )
 _WORK = len(_CELLS) - 1
 _KINDS = (  # of a command line: the first that is in it
+    (" controller", "controller"),
     ("phalanx.supervisor.engine.main", "ranks"),
-    ("phalanx.supervisor.engine.controller_main", "controller"),
     ("phalanx.supervisor", "supervisor"),
     ("ipykernel_launcher", "kernel"),
     ("jupyter", "server"),

@@ -400,7 +400,7 @@ def test_a_rank_that_is_told_to_end_ends_by_itself_and_a_start_leaks_nothing(ws,
 def test_a_killed_part_takes_the_rest_with_it(own, victim):
     processes = processes_of(root_pid(own))
     by_name = {"root": processes[0]}
-    by_name["controller"] = next(p for p in processes if "controller_main" in " ".join(p.cmdline()))
+    by_name["controller"] = next(p for p in processes if "controller" in " ".join(p.cmdline()))
     by_name[victim].kill()
     # The root is our own child: reap it, as a workspace that stops does.
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..processes.child import ChildProcess, OutputPipe, exit_reason
+from ..processes.child import ChildProcess, Fork, OutputPipe, exit_reason
+from ..processes.sweeper import VARIABLE
 from ..processes.system import has_abstract_sockets, remove_folder
 
+CONTROLLER = "controller"  # the title of a forked one
 MOST_CHARACTERS = 75  # of the folder's path: a socket's path may have at most 103 (macOS)
 
 # "client" and "engine" are ipyparallel's connection files for this host. "remote" holds the files
@@ -41,12 +43,18 @@ class ControllerProcess:
         self._report = bytearray()
         self._folder = ""  # of the controller's sockets, on systems without abstract socket names
 
-    def start(self, cwd: str, addresses: Iterable[str] = ()) -> None:
+    def start(self, cwd: str, addresses: Iterable[str], fork: Fork | None) -> None:
         """Start the process; ``on_up`` is called when all its ports are bound.
 
         The controller listens on Unix sockets. For ranks of other hosts it also listens on those
-        ``addresses`` of this host.
+        ``addresses`` of this host. ``fork`` makes the process; None: start a program.
         """
+        try:
+            self._start(cwd, addresses, fork)
+        except OSError as error:
+            self._on_lost(f"could not be started: {error}", "")
+
+    def _start(self, cwd: str, addresses: Iterable[str], fork: Fork | None) -> None:
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         output = OutputPipe()
@@ -54,16 +62,19 @@ class ControllerProcess:
             place = tempfile.gettempdir()
             place = place if len(place) <= MOST_CHARACTERS else "/tmp"  # noqa: S108
             self._folder = tempfile.mkdtemp(prefix="phalanx-", dir=place)  # this user's alone
-        command = [sys.executable, "-m", "phalanx.supervisor.engine.controller_main"]
+        words = [str(write_fd), self._folder, *addresses]
+        program = [sys.executable, "-m", "phalanx.supervisor.engine.controller_main"]
         try:
             self._child = ChildProcess(
-                [*command, str(os.getpid()), str(write_fd), self._folder, *addresses],
-                env=os.environ,
+                [CONTROLLER, *words] if fork else [*program, str(os.getpid()), *words],
+                # No mark of this world: the sweep after a lost fork server spares the controller.
+                env={VARIABLE: "", **os.environ},
                 cwd=cwd,
                 pass_fds=[write_fd],
                 stdout=output,
                 stderr=output,
                 on_exit=self._on_exit,
+                fork=fork,
             )
         except BaseException:
             os.close(read_fd)

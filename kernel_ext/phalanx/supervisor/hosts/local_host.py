@@ -151,6 +151,7 @@ class LocalHost:
             self._sweeper.start(os.environ)
         self._forks: ForkServer | None = None  # of ranks that run cells
         self._to_spawn: list[int] = []  # ranks that wait for it
+        self._to_call: list[Callable[[Fork | None], None]] = []  # who else waits for it
         self._oom = OutOfMemory()
         self._is_stopping = False
 
@@ -246,11 +247,17 @@ class LocalHost:
             at_once=self._at_once,
         )
 
+    def with_fork(self, start: Callable[[Fork | None], None]) -> None:
+        """Call ``start`` with `ForkServer.fork` after the ranks are started; None: there is none."""
+        self._to_call.append(start)
+        if not self._to_spawn:
+            self._spawn_all()
+
     def _spawn_all(self) -> None:
         """Start the ranks that run cells, once the fork server is ready."""
         if can_adopt() and (self._forks is None or not self._forks.is_ready):
             try:
-                self._forks = self._forks or self._start_forks(self._ranks[self._to_spawn[0]])
+                self._forks = self._forks or self._start_forks()
             except OSError as error:
                 self._refuse_all(1, f"could not be started: {error}")
             return
@@ -260,6 +267,8 @@ class LocalHost:
                 self._spawn(rank)
             except OSError as error:
                 self._say(RankGone(rank, 1, f"could not be started: {error}", ""))
+        while self._to_call and not self._is_stopping:
+            self._to_call.pop()(None if self._forks is None else self._forks.fork)
 
     def _refuse_all(self, status: int, reason: str, tail: str = "") -> None:
         """Say that the ranks which wait for the fork server have ended."""
@@ -267,8 +276,9 @@ class LocalHost:
         for rank in ranks:
             self._say(RankGone(rank, status, reason, tail))
 
-    def _start_forks(self, its: LocalRank) -> ForkServer:
+    def _start_forks(self) -> ForkServer:
         serial, mark = self._mark()
+        its = self._ranks[self.ranks[0]]
         forks = ForkServer(
             _ENGINE,
             env={**self._cell_environment(its), **mark},

@@ -146,9 +146,8 @@ class ForkServer:
 def serve_forks(parent_pid: int, sock_fd: int, mark: str) -> list[str]:
     """Fork processes as the supervisor asks; return in them only.
 
-    The result is their arguments without the title. Call this on the only thread, after all
-    imports. ``mark`` is the variable by which a sweep finds the process: it is changed where the
-    system shows it, too.
+    The result is their arguments. Call this on the only thread, after all imports. ``mark`` is the
+    variable by which a sweep finds the process: it is changed where the system shows it, too.
     """
     sock = socket.socket(fileno=sock_fd)
     sock.send(_READY)
@@ -173,7 +172,7 @@ def serve_forks(parent_pid: int, sock_fd: int, mark: str) -> list[str]:
     _change_shown(_ENVIRONMENT, f"{mark}={os.environ[mark]}", f"{mark}={request.env[mark]}")
     os.environ.update(request.env)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined] # Python 3.11 keeps the old
-    return request.arguments[1:]
+    return request.arguments
 
 
 def _fork() -> int:

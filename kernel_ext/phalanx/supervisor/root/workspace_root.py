@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from phalanx.protocol import (
     AddStartupCell,
@@ -109,7 +110,8 @@ class WorkspaceRoot(Root[ToRoot]):
             if not self._over.is_set():  # else a rank could not be started
                 self._host.take(Spawn(rank))
         if not self._over.is_set():
-            self._engines.controller.start(self._boot.cwd, addresses)
+            start = partial(self._engines.controller.start, self._boot.cwd, addresses)
+            self._host.here[0].with_fork(start) if self._host.here else start(None)
 
     def stop(self) -> None:
         """End the ranks in order, then the world.
