@@ -450,7 +450,7 @@ def test_a_root_that_is_killed_as_it_starts_is_told_of_and_leaves_its_name_free(
             DistributedError, match=r"the supervisor is gone: killed by signal 9 \(SIGKILL\)"
         ):
             Workspace.start(n=1, name="a")
-    assert list_workspaces() == ()
+    assert "a" not in {its.name for its in list_workspaces()}  # other tests may have theirs
 
 
 def test_output_says_how_much_is_left_out_before_its_last_mib(own):
