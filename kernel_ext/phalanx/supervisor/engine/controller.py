@@ -43,7 +43,7 @@ class ControllerProcess:
         self._report = bytearray()
         self._folder = ""  # of the controller's sockets, on systems without abstract socket names
 
-    def start(self, cwd: str, addresses: Iterable[str], fork: Fork | None) -> None:
+    def start(self, cwd: str, addresses: Iterable[str] = (), fork: Fork | None = None) -> None:
         """Start the process; ``on_up`` is called when all its ports are bound.
 
         The controller listens on Unix sockets. For ranks of other hosts it also listens on those
