@@ -174,7 +174,7 @@ def staged() -> Iterator[None]:
     with (
         mock.patch.object(host_set, "LocalHost", _Host),
         mock.patch.object(local_host, "ChildProcess", Actor),
-        mock.patch.object(local_host, "can_adopt", lambda: False),  # no fork server
+        mock.patch.object(local_host, "can_adopt", return_value=False),  # no fork server
         mock.patch.object(local_host, "Sweeper", _Sweeper),
         mock.patch.object(host_set, "Sweeper", _Sweeper),
         mock.patch.object(engines, "ControllerProcess", _Controller),

@@ -248,7 +248,10 @@ class LocalHost:
         )
 
     def with_fork(self, start: Callable[[Fork | None], None]) -> None:
-        """Call ``start`` with `ForkServer.fork` after the ranks are started; None: there is none."""
+        """Call ``start`` with `ForkServer.fork`, after the ranks are started.
+
+        ``start`` gets None where there is no fork server.
+        """
         self._to_call.append(start)
         if not self._to_spawn:
             self._spawn_all()
