@@ -19,7 +19,6 @@ from .bootstrap.other_libraries import (
 )
 from .bootstrap.progress import (
     Called,
-    HeldAt,
     Progress,
     drop_hold,
     hold,
@@ -55,7 +54,6 @@ from .control import (
     create_wake,
     culprit_rank,
     give_back_region,
-    region_nbytes,
 )
 from .group.engine import Engine, EngineWork, Work
 from .group.group import Group
@@ -68,11 +66,11 @@ from .operations.collectives import (
     all_to_all,
     barrier,
     broadcast,
+    print0,
     sum_scatter,
 )
 from .operations.objects import all_gather_object, broadcast_object
 from .operations.point_to_point import recv, recv_like, send
-from .operations.printing import print0
 from .operations.sealed import SealedPair
 from .recorder import (
     ENTERED,
@@ -105,7 +103,6 @@ __all__ = [
     "Engine",
     "EngineWork",
     "Group",
-    "HeldAt",
     "Lateness",
     "Loss",
     "Progress",
@@ -154,7 +151,6 @@ __all__ = [
     "recover",
     "recv",
     "recv_like",
-    "region_nbytes",
     "release",
     "send",
     "sum_scatter",

@@ -25,7 +25,6 @@ __all__ = [
     "create_wake",
     "culprit_rank",
     "give_back_region",
-    "region_nbytes",
     "seconds",
 ]
 
@@ -63,34 +62,13 @@ def culprit_rank(kind: int, culprit: int, me: int = -1) -> int:
     return teller if lost == me else lost
 
 
-def region_nbytes() -> int:
-    """Return the size of a rank's region of the arena, in bytes.
-
-    The size is address space, not memory: pages that no operation has touched use no memory.
-
-    Examples
-    --------
-    >>> region_nbytes() % 4096
-    0
-    """
-    return _native.Arena.DEFAULT_NBYTES
-
-
-def create_region(nbytes: int | None = None) -> int:
+def create_region(nbytes: int = _native.Arena.DEFAULT_NBYTES) -> int:
     """Create the memory of one rank slot; return its descriptor.
 
-    The descriptor is closed on exec, and the file cannot be shrunk. The caller owns it.
-
-    Examples
-    --------
-    >>> import os
-    >>> fd = create_region()
-    >>> os.fstat(fd).st_size >= region_nbytes(), os.get_inheritable(fd)
-    (True, False)
-    >>> os.close(fd)
+    The size is address space, not memory: pages that no operation has touched use no memory. The
+    descriptor is closed on exec, and the file cannot be shrunk. The caller owns it.
     """
-    size = region_nbytes() if nbytes is None else nbytes
-    return _memory_file("phalanx-region", lambda fd: _native.Arena.format(fd, size))
+    return _memory_file("phalanx-region", lambda fd: _native.Arena.format(fd, nbytes))
 
 
 def _memory_file(name: str, format_file: Callable[[int], None]) -> int:
@@ -109,16 +87,6 @@ def give_back_region(fd: int) -> None:
 
     The region stays valid and reads as zeros. Abort the rank's epoch first: a peer in the middle of
     an operation checks the abort flag after its last read.
-
-    Examples
-    --------
-    >>> import os
-    >>> fd = create_region()
-    >>> _ = os.pwrite(fd, bytes(1 << 20), 1 << 20)
-    >>> give_back_region(fd)
-    >>> os.fstat(fd).st_blocks * 512, os.fstat(fd).st_size == region_nbytes()
-    (4096, True)
-    >>> os.close(fd)
     """
     _native.Arena.give_back(fd)
 
@@ -129,18 +97,6 @@ def create_page(slots: int, ranks: int = 0) -> int:
     The descriptor is as that of `create_region`. The supervisor maps the page as ``ControlPage(fd,
     slots=slots, author=slots, wake_fds=...)``. Each rank counts its messages with each of ``ranks``
     ranks (0: ``slots``).
-
-    Examples
-    --------
-    >>> import os
-    >>> fd = create_page(4)
-    >>> page = ControlPage(fd, slots=4, author=4)
-    >>> page.abort(1, AbortKind.RANK_FAILURE, 2, "killed by signal 9 (SIGKILL)")
-    True
-    >>> page.reason(1)
-    (1, 2, 'killed by signal 9 (SIGKILL)')
-    >>> page.close()
-    >>> os.close(fd)
     """
     return _memory_file("phalanx-page", lambda fd: _native.ControlPage.format(fd, slots, ranks))
 

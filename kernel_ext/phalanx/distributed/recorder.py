@@ -56,7 +56,8 @@ def _table(names: dict[int, str]) -> NDArray[np.str_]:
 
 
 _OPS, _ALGORITHMS, _DTYPES = (_table(_NAMES[field]) for field in ("op", "algorithm", "dtype"))
-_FAILURES = _table({kind.value: kind.name.lower() for kind in AbortKind})
+_FAILURE_NAMES = {kind.value: kind.name.lower() for kind in AbortKind}
+_FAILURES = _table(_FAILURE_NAMES)
 
 
 def records_of(packed: bytes) -> Records:
@@ -90,12 +91,6 @@ def records_of(packed: bytes) -> Records:
     records["state"] = np.where(runs, "running", np.where(failure == 0, "done", "failed"))
     records["failure"] = np.where(runs, "", _FAILURES[failure])
     return records.view(np.recarray)
-
-
-# As str, because indexing a numpy array would create a new object for each name.
-_OP_NAMES, _ALGORITHM_NAMES, _FAILURE_NAMES = (
-    tuple(map(str, table)) for table in (_OPS, _ALGORITHMS, _FAILURES)
-)
 
 
 class NewSpans(NamedTuple):
@@ -139,35 +134,24 @@ class TraceSummarizer:
         """
         spans, missed, entries, uses = self._native.read(packed)
         return NewSpans(
-            tuple(map(_span_of, spans)),
+            tuple(_span_of(*its) for its in spans),
             missed,
             entries,
             tuple(
-                Use(_OP_NAMES[op], _ALGORITHM_NAMES[algorithm], low, high, is_split)
+                Use(_name("op", op), _name("algorithm", algorithm), low, high, is_split)
                 for op, algorithm, low, high, is_split in uses
             ),
         )
 
 
-def _span_of(
-    its: tuple[int, int, int, int, int, int, int, int, int, int, int, int, int],
-) -> Span:
-    number, op, begun, done, inside, wait, nbytes, seq, group, peer, count, kinds, failure = its
-    return Span(
-        number,
-        _OP_NAMES[op],
-        begun,
-        done,
-        inside,
-        wait,
-        nbytes,
-        seq,
-        group,
-        peer,
-        count,
-        kinds,
-        _FAILURE_NAMES[failure],
-    )
+def _span_of(number: int, op: int, *its: int) -> Span:
+    *counts, failure = its
+    fields: tuple[Any, ...] = (number, _name("op", op), *counts, _FAILURE_NAMES.get(failure, ""))
+    return Span(*fields)
+
+
+def _name(field: str, number: int) -> str:
+    return _NAMES[field].get(number, "")
 
 
 class ClockInfo(NamedTuple):
@@ -175,9 +159,6 @@ class ClockInfo(NamedTuple):
 
     host: int = 0
     unsure_ns: int = 0
-
-
-_OURS = ClockInfo()
 
 
 class StragglerReport(NamedTuple):
@@ -202,16 +183,15 @@ class Lateness:
 
     def __init__(self) -> None:
         self._before = b""  # words of `ENTERED`, like _kept
-        self._kept: list[bytes] = []
-        self._n_kept = 0
-        self._from_ns = self._until_ns = 0
+        self.restart(0)
 
     def restart(self, now_ns: int) -> None:
         """Compare only collectives that end from now on.
 
         Entries from before are missing.
         """
-        self._kept, self._n_kept = [], 0
+        self._kept: list[bytes] = []
+        self._n_kept = 0
         self._from_ns = self._until_ns = now_ns
 
     def take(
@@ -239,7 +219,7 @@ class Lateness:
             Whether all ranks were read; otherwise the entries are kept until all ranks are read.
         """
         for rank, packed in entries.items():
-            clock = (clocks or {}).get(rank, _OURS)
+            clock = (clocks or {}).get(rank, ClockInfo())
             self._kept.append(_native.entered(packed, rank, clock.host, clock.unsure_ns))
         if not is_whole:
             self._n_kept += 1
@@ -248,13 +228,13 @@ class Lateness:
             return StragglerReport()
         now = b"".join(self._kept)
         self._kept, self._n_kept = [], 0
-        found = _compared(self._before + now, self._from_ns, self._until_ns, members)
+        found = find_stragglers(self._before + now, self._from_ns, self._until_ns, members)
         self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
         return found
 
 
 def find_stragglers(
-    seen: NDArray[np.void],
+    seen: NDArray[np.void] | bytes,
     from_ns: int = -1,
     until_ns: int = int(_NEVER),
     members: Mapping[int, int] | None = None,
@@ -263,7 +243,7 @@ def find_stragglers(
 
     Parameters
     ----------
-    seen : array of ENTERED
+    seen : array of ENTERED, or its bytes
         Entries in any order. If a rank and collective occurs twice, the later end counts.
     from_ns, until_ns : int
         Compare only collectives that the first rank finished after ``from_ns``, and not after
@@ -278,13 +258,7 @@ def find_stragglers(
     both clocks, and the reported lateness is reduced by that uncertainty. Otherwise the collective
     counts in ``n_unsure``, and also in ``n_compared``.
     """
-    return _compared(seen.tobytes(), from_ns, until_ns, members)
-
-
-def _compared(
-    packed: bytes, from_ns: int, until_ns: int, members: Mapping[int, int] | None
-) -> StragglerReport:
     n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
-        packed, from_ns, until_ns, dict(members or {})
+        bytes(seen), from_ns, until_ns, dict(members or {})
     )
     return StragglerReport(n_compared, tuple(LateRank(*its) for its in late), n_unsure, unsure_ns)

@@ -16,7 +16,7 @@ from phalanx.errors import (
     RankFailure,
 )
 
-from .connect.endpoints import UNSTRIPED, PathHealth, StripeOptions
+from .connect.endpoints import UNSTRIPED, StripeOptions
 from .control import AbortKind, culprit_rank
 
 # Left over for the process: stacks of future threads, malloc's arenas, a few modules.
@@ -141,6 +141,16 @@ class WorldSpec:
             world_host_names=self.every_host_name(),
         )
 
+    @property
+    def native_hosts(self) -> tuple[int, ...]:
+        """Return the host index of each rank for the engine.
+
+        With transport "tcp" or without shared memory, each rank gets a host of its own.
+        """
+        if self.transport == "tcp" or not self.region_fds:
+            return tuple(range(self.size))
+        return self.hosts
+
     def host_name(self, rank: int) -> str:
         """Return the host name of a rank, or "" if unknown."""
         host = self.hosts[rank] if 0 <= rank < self.size else -1
@@ -158,13 +168,12 @@ class MappedHostMemory:
     """Arena and control page that the ranks of a host share.
 
     They are mapped once per process and stay mapped from epoch to epoch, because slots outlive
-    their ranks. In a world without shared memory both are None. The flight recorder and the records
-    of silent paths (`path_health`) also survive the epochs.
+    their ranks. In a world without shared memory both are None. The flight recorder also survives the
+    epochs.
     """
 
     def __init__(self, spec: WorldSpec) -> None:
         self._source = _memory_of(spec)
-        self.path_health = PathHealth()
         self.slot = spec.slot
         self.arena: _native.Arena | None = None
         self.page: _native.ControlPage | None = None
@@ -206,27 +215,6 @@ class MappedHostMemory:
 
 def _memory_of(spec: WorldSpec) -> tuple[object, ...]:
     return spec.page_fd, spec.region_fds, spec.wake_fds, spec.slot
-
-
-def native_hosts(spec: WorldSpec) -> tuple[int, ...]:
-    """Return the host index of each rank for the engine.
-
-    With transport "tcp" or without shared memory, each rank gets a host of its own.
-
-    Examples
-    --------
-    >>> spec = WorldSpec(rank=0, size=3, epoch=1, workspace="lab", key=bytes(32),
-    ...                  hosts=(0, 0, 1), slots=(0, 1, 0), host_names=(), addresses=(),
-    ...                  region_fds=(5, 6))
-    >>> native_hosts(spec)
-    (0, 0, 1)
-    >>> from dataclasses import replace
-    >>> native_hosts(replace(spec, transport="tcp"))
-    (0, 1, 2)
-    """
-    if spec.transport == "tcp" or not spec.region_fds:
-        return tuple(range(spec.size))
-    return spec.hosts
 
 
 def abort_error(spec: WorldSpec, kind: int, culprit: int, message: str) -> DistributedError:

@@ -23,9 +23,9 @@ from .frameworks import (
     Like,
     ResultMemory,
     adapter_of,
-    adapter_of_dtype,
     check_name,
     is_mlx,
+    like_foreign_dtype,
     view_of_numpy,
 )
 
@@ -168,8 +168,7 @@ def like_dtype(op: str, dtype: object) -> tuple[Like, str]:
     if dtype is None:  # numpy would take None for float64
         msg = f"{op}: dtype None says nothing; give the one that is sent, such as 'float32'"
         raise TypeError(msg)
-    adapter = adapter_of_dtype(dtype)
-    like = None if adapter is None else adapter.like_dtype(dtype)
+    like = like_foreign_dtype(dtype)
     if like is not None:
         return like, check_name(op, str(dtype).rpartition(".")[2])
     if isinstance(dtype, str) and dtype == "bfloat16":

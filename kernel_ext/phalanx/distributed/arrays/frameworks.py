@@ -1,7 +1,7 @@
 """View arrays of other frameworks as numpy arrays and return matching results.
 
-Each framework has an adapter: one class and one line in ``_ADAPTERS``. No framework is imported
-here, because a caller with an array of a framework has loaded it.
+torch and MLX have an adapter each; `Adapter` itself is for all others, through DLPack. No framework
+is imported here, because a caller with an array of a framework has loaded it.
 
 `with_gradient` defines the derivatives of collectives for MLX's automatic differentiation.
 """
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,29 +57,8 @@ class ResultMemory(NamedTuple):
         return self.held if self.finish is None else self.finish(self.held)
 
 
-class Like(Protocol):
-    """Allocator of results that are like a certain array."""
-
-    def __call__(self, shape: tuple[int, ...]) -> ResultMemory: ...
-
-
-class Adapter(Protocol):
-    """Interface for the arrays of one framework."""
-
-    def view(self, op: str, x: Any) -> ArrayView:
-        """View an array, without a copy if numpy can describe its layout."""
-
-    def out(self, op: str, x: Any) -> ArrayView:
-        """View an array that will be written to."""
-
-    def note_change(self, out: Any) -> None:
-        """Tell the framework that an array is now written to by others."""
-
-    def like(self, x: Any) -> Like:
-        """Return an allocator for the dtype and device of ``x``."""
-
-    def like_dtype(self, dtype: Any) -> Like | None:
-        """Return an allocator for a dtype, or None for a foreign dtype."""
+# Allocates results of a certain kind.
+Like: TypeAlias = Callable[[tuple[int, ...]], ResultMemory]
 
 
 def check_name(op: str, name: str) -> str:
@@ -125,17 +104,73 @@ def refuse_device(op: str, device: str, hint: str) -> NoReturn:
     raise NotSupported(msg)
 
 
-def refuse_out(op: str, framework: str) -> NoReturn:
-    """Raise for an ``out`` of a framework with immutable arrays."""
-    msg = f"{op}: arrays of {framework} are never changed; out must be a numpy array or a tensor"
-    raise TypeError(msg)
+class Adapter:
+    """Adapter for arrays of any framework that supports DLPack."""
 
-
-class Torch:
-    """Adapter for torch."""
+    def view(self, op: str, x: Any) -> ArrayView:
+        """View an array, without a copy if numpy can describe its layout."""
+        try:
+            device, number = x.__dlpack_device__()
+        except AttributeError:  # jax's stand-in for an array that jit, grad or vmap traces
+            msg = f"{op}: this {type(x).__name__} has no values yet that could be sent; call it outside"
+            raise NotSupported(msg) from None
+        if int(device) not in _ON_CPU:
+            name = _DEVICES.get(int(device), f"device {int(device)} of DLPack")
+            refuse_device(op, f"{name}:{number}", "pass a copy on the CPU")
+        try:
+            array = np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            msg = f"{op}: this {type(x).__name__} cannot be read through __dlpack__ ({error})"
+            raise NotSupported(msg) from error
+        return view_of_numpy(op, array)
 
     def out(self, op: str, x: Any) -> ArrayView:
-        """View a tensor that will be written to."""
+        """View an array that will be written to."""
+        return self.view(op, x)
+
+    def note_change(self, out: Any) -> None:
+        """Tell the framework that an array is now written to by others."""
+
+    def like(self, x: Any) -> Like:
+        """Return an allocator for the dtype and device of ``x``."""
+        return partial(_room_by_dlpack, np.from_dlpack(x).dtype, _from_dlpack(x))
+
+
+def _room_by_dlpack(
+    dtype: np.dtype[Any], from_dlpack: Callable[[Any], Any], shape: tuple[int, ...]
+) -> ResultMemory:
+    def finish(array: NDArray[Any]) -> Any:
+        made = from_dlpack(array)
+        kept = np.from_dlpack(made).dtype
+        if kept != dtype:  # jax narrows 64 bits unless x64 is enabled
+            msg = (
+                f"a result of {dtype} would become {kept} there; enable 64 bits (jax: "
+                "jax_enable_x64), or pass np.from_dlpack(x)"
+            )
+            raise NotSupported(msg)
+        return made
+
+    result: NDArray[Any] = np.empty(shape, dtype)
+    return ResultMemory(result, result, finish)
+
+
+def _from_dlpack(x: Any) -> Callable[[Any], Any]:
+    """Return the function that converts numpy arrays to the type of ``x``."""
+    if hasattr(x, "__array_namespace__"):
+        namespace = x.__array_namespace__()
+    else:
+        namespace = sys.modules.get(type(x).__module__.partition(".")[0])
+    if not hasattr(namespace, "from_dlpack"):
+        msg = (
+            f"a result cannot be made a {type(x).__name__} again: its module has no from_dlpack; "
+            "pass np.from_dlpack(x)"
+        )
+        raise NotSupported(msg)
+    return namespace.from_dlpack  # type: ignore[no-any-return]
+
+
+class _Torch(Adapter):
+    def out(self, op: str, x: Any) -> ArrayView:
         if x.is_conj() or x.is_neg():
             msg = (
                 f"{op}: out is a view that conjugates or negates what is put into it; "
@@ -202,18 +237,10 @@ class Torch:
             raise NotSupported(msg) from None
 
     def like(self, x: Any) -> Like:
-        """Return an allocator of tensors with the dtype of ``x``."""
-        return partial(_room, x.dtype)
-
-    def like_dtype(self, dtype: Any) -> Like | None:
-        """Return an allocator of tensors with this dtype, if it is torch's."""
-        if not isinstance(dtype, sys.modules["torch"].dtype):
-            return None
-        check_name("recv", str(dtype).removeprefix("torch."))
-        return partial(_room, dtype)
+        return partial(_room_of_torch, x.dtype)
 
 
-def _room(dtype: Any, shape: tuple[int, ...]) -> ResultMemory:
+def _room_of_torch(dtype: Any, shape: tuple[int, ...]) -> ResultMemory:
     torch = sys.modules["torch"]
     # The engine writes to CPU memory; the default device may be another.
     result = torch.empty(shape, dtype=dtype, device="cpu")
@@ -221,7 +248,7 @@ def _room(dtype: Any, shape: tuple[int, ...]) -> ResultMemory:
     return ResultMemory(bits.numpy(), result)
 
 
-class _Mlx:
+class _Mlx(Adapter):
     def view(self, op: str, x: Any) -> ArrayView:
         mx = sys.modules["mlx.core"]
         dtype = check_name(op, str(x.dtype).rpartition(".")[2])
@@ -238,19 +265,11 @@ class _Mlx:
         return ArrayView(np.asarray(x.view(mx.uint16) if dtype else x), dtype)
 
     def out(self, op: str, x: Any) -> ArrayView:
-        refuse_out(op, "MLX")
-
-    def note_change(self, out: Any) -> None:
-        """Do nothing; never called, because `out` raises."""
+        msg = f"{op}: arrays of MLX are never changed; out must be a numpy array or a tensor"
+        raise TypeError(msg)
 
     def like(self, x: Any) -> Like:
         return partial(_room_of_mlx, x.dtype)
-
-    def like_dtype(self, dtype: Any) -> Like | None:
-        if not isinstance(dtype, sys.modules["mlx.core"].Dtype):
-            return None
-        check_name("recv", str(dtype).rpartition(".")[2])
-        return partial(_room_of_mlx, dtype)
 
 
 def _room_of_mlx(dtype: Any, shape: tuple[int, ...]) -> ResultMemory:
@@ -267,74 +286,10 @@ def _as_bfloat16(bits: Any) -> Any:
     return bits.view(sys.modules["mlx.core"].bfloat16)
 
 
-class _DLPack:
-    """Adapter for any other framework that supports DLPack."""
-
-    def view(self, op: str, x: Any) -> ArrayView:
-        try:
-            device, number = x.__dlpack_device__()
-        except AttributeError:  # jax's stand-in for an array that jit, grad or vmap traces
-            msg = f"{op}: this {type(x).__name__} has no values yet that could be sent; call it outside"
-            raise NotSupported(msg) from None
-        if int(device) not in _ON_CPU:
-            name = _DEVICES.get(int(device), f"device {int(device)} of DLPack")
-            refuse_device(op, f"{name}:{number}", "pass a copy on the CPU")
-        try:
-            array = np.from_dlpack(x)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            msg = f"{op}: this {type(x).__name__} cannot be read through __dlpack__ ({error})"
-            raise NotSupported(msg) from error
-        return view_of_numpy(op, array)
-
-    def out(self, op: str, x: Any) -> ArrayView:
-        return self.view(op, x)
-
-    def note_change(self, out: Any) -> None:
-        """Do nothing; DLPack has no call for it."""
-
-    def like(self, x: Any) -> Like:
-        return partial(_room_by_dlpack, np.from_dlpack(x).dtype, _from_dlpack(x))
-
-    def like_dtype(self, dtype: Any) -> Like | None:
-        return None
-
-
-def _room_by_dlpack(
-    dtype: np.dtype[Any], from_dlpack: Callable[[Any], Any], shape: tuple[int, ...]
-) -> ResultMemory:
-    def finish(array: NDArray[Any]) -> Any:
-        made = from_dlpack(array)
-        kept = np.from_dlpack(made).dtype
-        if kept != dtype:  # jax narrows 64 bits unless x64 is enabled
-            msg = (
-                f"a result of {dtype} would become {kept} there; enable 64 bits (jax: "
-                "jax_enable_x64), or pass np.from_dlpack(x)"
-            )
-            raise NotSupported(msg)
-        return made
-
-    result: NDArray[Any] = np.empty(shape, dtype)
-    return ResultMemory(result, result, finish)
-
-
-def _from_dlpack(x: Any) -> Callable[[Any], Any]:
-    """Return the function that converts numpy arrays to the type of ``x``."""
-    if hasattr(x, "__array_namespace__"):
-        namespace = x.__array_namespace__()
-    else:
-        namespace = sys.modules.get(type(x).__module__.partition(".")[0])
-    if not hasattr(namespace, "from_dlpack"):
-        msg = (
-            f"a result cannot be made a {type(x).__name__} again: its module has no from_dlpack; "
-            "pass np.from_dlpack(x)"
-        )
-        raise NotSupported(msg)
-    return namespace.from_dlpack  # type: ignore[no-any-return]
-
-
-_TORCH, _MLX, _ANY = Torch(), _Mlx(), _DLPack()
+_ANY = Adapter()
 # Key: top-level package of the type or of one of its base types.
-_ADAPTERS: dict[str, Adapter] = {"torch": _TORCH, "mlx": _MLX}
+_ADAPTERS: dict[str, Adapter] = {"torch": _Torch(), "mlx": _Mlx()}
+_ROOMS = {"torch": _room_of_torch, "mlx": _room_of_mlx}
 
 
 def is_mlx(x: object) -> bool:
@@ -343,7 +298,8 @@ def is_mlx(x: object) -> bool:
 
 
 def is_mlx_dtype(dtype: object) -> bool:
-    return adapter_of_dtype(dtype) is _MLX
+    """Return whether ``dtype`` is a dtype of MLX."""
+    return type(dtype).__module__ == "mlx.core" and type(dtype).__name__ == "Dtype"
 
 
 def on_stream(stream: object) -> AbstractContextManager[Any]:
@@ -370,9 +326,11 @@ def adapter_of(x: object) -> Adapter | None:
     return _ANY
 
 
-def adapter_of_dtype(dtype: object) -> Adapter | None:
-    """Return the adapter of a framework's dtype, or None."""
-    return _ADAPTERS.get(type(dtype).__module__.partition(".")[0])
+def like_foreign_dtype(dtype: object) -> Like | None:
+    """Return an allocator for a dtype of torch or MLX, None for any other."""
+    room = _ROOMS.get(type(dtype).__module__.partition(".")[0])
+    is_dtype = type(dtype).__name__ in ("dtype", "Dtype")
+    return partial(room, dtype) if room is not None and is_dtype else None
 
 
 # Derivatives for MLX. An operation moves real bytes when it is called, so MLX's graph would not
@@ -393,31 +351,26 @@ def with_gradient(op: str, x: Any, call: Callable[[Any], Any], move: Move, rank:
         The operation has no such derivative. Raised only when the derivative is computed.
     """
     function = sys.modules["mlx.core"].custom_function(call)
-    rule = _RULES.get(op)
-    function.vjp(partial(_no_rule, op) if rule is None else partial(rule, move, rank))
+    function.vjp(partial(_gradient, op, move, rank))
     # The other operations are linear. The value that `send` sends leaves this rank's graph.
     has_none = op in ("all_max", "all_min", "send")
     function.jvp(partial(_no_rule, op) if has_none else lambda _x, tangent: move(op, tangent))
     return function(x)
 
 
-def _as_it_is(_move: Move, _rank: int, _x: Any, cotangent: Any, _result: Any) -> Any:
-    return cotangent
-
-
-def _own_part(_move: Move, rank: int, x: Any, cotangent: Any, _result: Any) -> Any:
+def _gradient(op: str, move: Move, rank: int, x: Any, cotangent: Any, _result: Any) -> Any:
+    if op in ("all_sum", "all_max", "all_min"):
+        return cotangent
+    if op == "sum_scatter":
+        return move("all_gather", cotangent)
+    if op == "all_to_all":
+        return move("all_to_all", cotangent)
+    if op != "all_gather":
+        return _no_rule(op)
     if not cotangent.ndim:  # a group of one
         return cotangent
     rows = x.shape[0] if x.ndim else 1
     return cotangent[rank * rows : (rank + 1) * rows].reshape(x.shape)
-
-
-def _all_parts(move: Move, _rank: int, _x: Any, cotangent: Any, _result: Any) -> Any:
-    return move("all_gather", cotangent)
-
-
-def _back(move: Move, _rank: int, _x: Any, cotangent: Any, _result: Any) -> Any:
-    return move("all_to_all", cotangent)
 
 
 def _no_rule(op: str, *_: Any) -> Any:
@@ -426,13 +379,3 @@ def _no_rule(op: str, *_: Any) -> Any:
         "call it outside of what is differentiated, or with mx.stop_gradient(x)"
     )
     raise NotSupported(msg)
-
-
-_RULES: dict[str, Callable[..., Any]] = {
-    "all_sum": _as_it_is,
-    "all_max": _as_it_is,
-    "all_min": _as_it_is,
-    "all_gather": _own_part,
-    "sum_scatter": _all_parts,
-    "all_to_all": _back,
-}

@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
     """Share of a rank in the first round of an epoch.
 
-    ``splits`` are the splits that it holds, with ranks of the world. ``master`` is of rank 0: see
-    `other_libraries.offer_master`.
+    ``splits`` are the splits that it holds, with ranks of the world. ``master`` is of rank 0: the
+    port and address at which torch and JAX meet in this epoch.
     """
 
     splits: tuple[Part, ...]

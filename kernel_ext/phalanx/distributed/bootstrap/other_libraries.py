@@ -49,16 +49,8 @@ def master_variables(address: str, port: int) -> dict[str, str]:
     return dict(zip(MASTER_VARIABLES, (address, str(port), f"{host}:{port}"), strict=True))
 
 
-def offer_master(address: str) -> str:
-    """Choose where torch and JAX meet in an epoch.
-
-    Rank 0 calls this; other ranks reach it at ``address``.
-    """
-    return f"{free_port()} {address}"
-
-
 def put_master(offer: str, epoch: int, kept: Collection[str]) -> None:
-    """Set the variables that rank 0 offers, except those in ``kept``.
+    """Set the variables that rank 0 offers ("port address"), except those in ``kept``.
 
     In epoch 1 a variable that is set already stays: a script has the variables of its first epoch
     from the start and may have read them.
@@ -74,16 +66,11 @@ def put_master(offer: str, epoch: int, kept: Collection[str]) -> None:
             os.environ.pop(name, None)
 
 
-def put_place(rank: int, size: int) -> None:
-    """Set torchrun's and JAX's variables after the world has shrunk.
-
-    LOCAL_RANK stays as it was, because programs choose a device by it.
-    """
-    os.environ.update(place_variables(rank, size))
-
-
 def place_variables(rank: int, size: int) -> dict[str, str]:
     """Return torchrun's and JAX's variables for a rank.
+
+    LOCAL_RANK is not among them: programs choose a device by it, so it stays when the world
+    shrinks.
 
     Examples
     --------

@@ -35,7 +35,7 @@ from ..group.group import Group
 from ..group.registry import disarm
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .epoch import group_of_one, is_over, next_epoch
-from .other_libraries import offer_master, put_master, put_place
+from .other_libraries import free_port, place_variables, put_master
 from .stacks import show_stacks
 from .user_code import UserThreads
 
@@ -333,14 +333,14 @@ def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
             _PROCESS.group,
             deadline=deadline,
             report=_report,
-            master=offer_master(address) if spec.rank == 0 else "",
+            master=f"{free_port()} {address}" if spec.rank == 0 else "",
         )
     except BaseException as error:
         _give_up(spec, memory, error)
         raise
     put_master(master, spec.epoch, welcome.kept)
     if spec.members:
-        put_place(spec.rank, spec.size)
+        os.environ.update(place_variables(spec.rank, spec.size))
     return _adopted(group)
 
 

@@ -12,7 +12,7 @@ from phalanx import _native
 from ..connect.connector import Links, connect_links
 from ..connect.handshake import Identity, LinkPurpose
 from ..connect.rendezvous import Rendezvous
-from ..world_spec import WorldSpec, native_hosts
+from ..world_spec import WorldSpec
 from .registry import GroupRegistry
 
 CONNECT_LIMIT_S = 30.0  # as for joining a world
@@ -50,7 +50,7 @@ def form_part(
     if own is not None:
         new = spec.part(own.ranks, own.channel, own.number) if own.number else spec
     links: Links = {purpose: {} for purpose in LinkPurpose}
-    hosts = native_hosts(spec)
+    hosts = spec.native_hosts
     if any(len({hosts[rank] for rank in part.ranks}) > 1 for part in parts):
         name = spec.workspace
         peers: dict[LinkPurpose, tuple[int, ...]] = dict.fromkeys(LinkPurpose, ())
@@ -71,7 +71,6 @@ def form_part(
             check=partial(registry.check, parent),
             names=spec.members,
             striping=spec.striping,
-            path_health=registry.memory.path_health,
         )
         if own is not None:
             links = {
@@ -104,7 +103,7 @@ def link_peers(spec: WorldSpec) -> dict[LinkPurpose, tuple[int, ...]]:
     >>> link_peers(replace(spec, rank=1))[LinkPurpose.COLLECTIVE]
     ()
     """
-    hosts = native_hosts(spec)
+    hosts = spec.native_hosts
     here = hosts[spec.rank]
     others = tuple(peer for peer in range(spec.size) if hosts[peer] != here)
     is_leader = hosts.index(here) == spec.rank

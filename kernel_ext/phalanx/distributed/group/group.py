@@ -16,7 +16,7 @@ from phalanx.errors import DistributedError
 
 from ..control import call_seconds, seconds
 from ..mpi.engine import MpiEngine, split_mpi
-from ..world_spec import WorldSpec, native_hosts
+from ..world_spec import WorldSpec
 from .engine import Engine
 from .registry import ADAPTERS, GroupRegistry, RetiredEngine
 from .splits import split_group
@@ -373,7 +373,7 @@ class Group:
         >>> px.init().describe()["transports"]
         ['self']
         """
-        spec, hosts = self._spec, native_hosts(self._spec)
+        spec, hosts = self._spec, self._spec.native_hosts
         far = "mpi" if spec.transport == "mpi" else "tcp"
         transports = ["arena" if host == hosts[spec.rank] else far for host in hosts]
         transports[spec.rank] = "self"

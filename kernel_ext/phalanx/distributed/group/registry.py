@@ -22,7 +22,7 @@ from ..connect.connector import Links
 from ..connect.endpoints import close_all
 from ..connect.handshake import LinkPurpose
 from ..control import Deadline
-from ..world_spec import MappedHostMemory, WorldSpec, abort_error, native_hosts
+from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class RetiredEngine:
 
 def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _native.Group:
     """Make this rank's native group; it takes over the links."""
-    hosts = native_hosts(spec)
+    hosts = spec.native_hosts
     neighbours = [
         slot if host == hosts[spec.rank] else -1
         for host, slot in zip(hosts, spec.slots, strict=True)

@@ -25,7 +25,7 @@ import numpy as np
 from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
-from ..world_spec import WorldSpec, native_hosts
+from ..world_spec import WorldSpec
 from .collectives import group_or_world
 from .point_to_point import recv, send
 
@@ -45,7 +45,7 @@ def sealing_key(group: Group, op: str, ranks: Iterable[int]) -> bytes | None:
     Raises `NotSupported` if they do not share memory and have no secret key.
     """
     spec = group._spec
-    hosts = native_hosts(spec)
+    hosts = spec.native_hosts
     if len({hosts[rank] for rank in ranks}) == 1:
         return None
     if not spec.key:
