@@ -13,8 +13,8 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -42,33 +42,6 @@ _WHY_CHARACTERS = 160
 _OP = "restart --from"
 
 
-class _Sink(Protocol):
-    """File that receives a pickle."""
-
-    def write(self, data: Any, /) -> int:
-        """Write the next bytes."""
-
-
-class _NullSink:
-    """Discard a pickle, so that a check needs no memory for it."""
-
-    def write(self, data: Any, /) -> int:
-        """Discard the next bytes."""
-        return len(data)
-
-
-class _HashSink:
-    """Hash a pickle."""
-
-    def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def write(self, data: Any, /) -> int:
-        """Hash the next bytes."""
-        self.hash.update(data)
-        return len(data)
-
-
 class ValuePickler(CloudPickler):  # type: ignore[misc]
     """Pickle as cloudpickle does, but use the loading process's names.
 
@@ -87,7 +60,7 @@ class ValuePickler(CloudPickler):  # type: ignore[misc]
         Gets the memory of an array; if it returns True, the memory is put into the pickle.
     """
 
-    def __init__(self, file: _Sink, on_buffer: Callable[[memoryview], bool | None]) -> None:
+    def __init__(self, file: Any, on_buffer: Callable[[memoryview], bool | None]) -> None:
         super().__init__(file, protocol=5, buffer_callback=lambda buffer: on_buffer(buffer.raw()))
 
     # Returns `object.__reduce__` values; pickle also takes a sixth item.
@@ -169,9 +142,9 @@ class _Digester(ValuePickler):
 
 def _digest(cls: type) -> str:
     """Return a digest of a class's content, used as its name."""
-    sink = _HashSink()
-    _Digester(sink, lambda memory: True).dump(cls)
-    return sink.hash.hexdigest()
+    content = hashlib.sha256()
+    _Digester(SimpleNamespace(write=content.update), lambda memory: True).dump(cls)
+    return content.hexdigest()
 
 
 def _class_here(make: Callable[..., type], args: Any, qualname: str, digest: str) -> type:
@@ -260,7 +233,7 @@ def check(value: object) -> None:
     Exception
         Any error of an object that cannot be pickled.
     """
-    ValuePickler(_NullSink(), lambda memory: None).dump(value)
+    ValuePickler(SimpleNamespace(write=len), lambda memory: None).dump(value)
 
 
 def pack(values: Mapping[str, object]) -> tuple[memoryview, list[memoryview]]:
