@@ -15,21 +15,7 @@ from .calls import (
     pack_values,
     unpack_values,
 )
-from .cell import (
-    HeldCell,
-    InterruptGate,
-    enter,
-    from_cell,
-    introduce,
-    prepare_cell_names,
-    prepare_exit,
-    prepare_own_magics,
-    restore_names,
-    runs_cell,
-    say_left,
-    say_rebound,
-    uninterrupted,
-)
+from .cell import HeldCell, InterruptGate, from_cell, runs_cell, uninterrupted
 from .copying import CopyReport, copy_names
 from .debugger import (
     POST_MORTEM,
@@ -37,13 +23,11 @@ from .debugger import (
     LastError,
     asks_for_commands,
     leave_debuggers,
-    prepare_debuggers,
 )
-from .errors import BytesToText, cut, escape_surrogates, name_of, packs_anything, text_of
+from .errors import cut, escape_surrogates, name_of, packs_anything, text_of
 from .input import (
     CellInput,
     DebuggerStopped,
-    HelpDesk,
     MissingInput,
     NoCellRuns,
     RankInputLog,
@@ -53,25 +37,22 @@ from .output import (
     DescriptorCapture,
     OutputRecord,
     OutputThrottle,
-    keep_no_outputs,
-    prepare_bars,
     publish_links,
     publish_sweep,
 )
 from .output_widgets import OutputWidgets, add_output
+from .shell import OwnNames, prepare_shell, say_left
 from .signals import SignalHandlers, describe_error, in_cell
 from .visual_debugger import VisualDebugger
 
 __all__ = [
     "POST_MORTEM",
-    "BytesToText",
     "CellInput",
     "CopyReport",
     "DebuggerStopped",
     "DescriptorCapture",
     "ErrorOfCell",
     "HeldCell",
-    "HelpDesk",
     "InterruptGate",
     "LastError",
     "MissingInput",
@@ -79,6 +60,7 @@ __all__ = [
     "OutputRecord",
     "OutputThrottle",
     "OutputWidgets",
+    "OwnNames",
     "RankInputLog",
     "SignalHandlers",
     "TypedLines",
@@ -90,13 +72,10 @@ __all__ = [
     "copy_names",
     "cut",
     "describe_error",
-    "enter",
     "escape_surrogates",
     "fetch",
     "from_cell",
     "in_cell",
-    "introduce",
-    "keep_no_outputs",
     "leave_debuggers",
     "load_value",
     "map_block",
@@ -104,17 +83,11 @@ __all__ = [
     "pack_call",
     "pack_values",
     "packs_anything",
-    "prepare_bars",
-    "prepare_cell_names",
-    "prepare_debuggers",
-    "prepare_exit",
-    "prepare_own_magics",
+    "prepare_shell",
     "publish_links",
     "publish_sweep",
-    "restore_names",
     "runs_cell",
     "say_left",
-    "say_rebound",
     "text_of",
     "uninterrupted",
     "unpack_values",

@@ -30,80 +30,55 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import (
     ENTRY,
     AskDebugger,
-    BindValues,
     CellBegan,
     CellEnded,
     Channel,
     ChannelClosed,
-    CopyNames,
     DebuggerSays,
     Entered,
     EnterWorld,
-    Evaluate,
-    GiveCopyReport,
-    GiveNames,
-    GiveValue,
     LetIn,
     LineNeed,
     LineNotNeeded,
     OutputDrawn,
-    PublishLinks,
-    PublishSweep,
-    RankCall,
     RankNews,
     RankOrder,
-    RankTask,
     RefuseInput,
     StopCell,
     TypeLine,
 )
 from phalanx.rank import (
-    POST_MORTEM,
     CellInput,
-    CopyReport,
     DebuggerStopped,
     DescriptorCapture,
-    ErrorOfCell,
     HeldCell,
     InterruptGate,
     LastError,
     NoCellRuns,
     OutputThrottle,
     OutputWidgets,
+    OwnNames,
     SignalHandlers,
     TypedLines,
     VisualDebugger,
     asks_for_commands,
     call_packed,
-    copy_names,
     cut,
-    enter,
     escape_surrogates,
     from_cell,
-    introduce,
-    keep_no_outputs,
     leave_debuggers,
     name_of,
-    pack_values,
     packs_anything,
-    prepare_bars,
-    prepare_cell_names,
-    prepare_debuggers,
-    prepare_exit,
-    prepare_own_magics,
-    publish_links,
-    publish_sweep,
-    restore_names,
+    prepare_shell,
     runs_cell,
     say_left,
-    say_rebound,
     text_of,
     uninterrupted,
-    unpack_values,
 )
 
+from .completion import KernelHelp
 from .output import speak_for
-from .requests import KernelHelp
+from .requests import WorkspaceRequests
 from .shown_errors import AddressReserve, is_end_of_cell, show_error
 from .stops import CellStops
 
@@ -164,8 +139,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
     is_serving = False
-    copied = CopyReport(0, {})
-    last_error: ErrorOfCell | None = None
 
     def serve(
         self,
@@ -196,12 +169,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._handlers = SignalHandlers(self.tell_soon)
         os.register_at_fork(after_in_child=self._handlers.open)
         self._reserve = AddressReserve()
-        self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
+        self._lines = TypedLines(rank, self._ask, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
-        self._names = introduce(self.shell.user_ns, rank, size)
-        self._last_cell = ""  # the cell that has a value to give
-        self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
-        self._has_said_rebound = False
+        self._names = OwnNames(self.shell, rank, size)
+        self._requests = WorkspaceRequests(self.shell, rank)
+        self._tracer, self._last_error = sys.gettrace(), LastError()  # before the cell
         self._untold: deque[str] = deque(maxlen=64)  # texts of `tell_soon`
         self._ended_in: dict[str, Any] = {}  # the error that ended the cell's code, as in a reply
         self._cell_parent: dict[str, Any] = {}
@@ -209,12 +181,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         sys.stdin = self._stdin
         self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
-        keep_no_outputs(self.shell)
-        prepare_bars(lambda: widgets.is_on)
-        self._name_cell = prepare_cell_names(self.shell)
         self._debugger = VisualDebugger(
             self.shell, lambda message: self._notify(DebuggerSays(message))
         )
+        self._name_cell = prepare_shell(self.shell, self._debugger, lambda: widgets.is_on)
         control_loop = self.control_thread.io_loop
         stops = self.stops = CellStops(
             self._gate,
@@ -228,9 +198,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         mlx.raise_only_while(
             runs_cell, is_held=lambda: bool(stops.holding), is_stopped=self._gate.is_stopped
         )
-        prepare_debuggers(self.shell, self._debugger)
-        prepare_exit(self.shell)
-        prepare_own_magics(self.shell)
         prepare_threads(self._hand_over_names)
         self._plain_show_lines = self.shell._showtraceback
         self.shell._showtraceback = self._show_lines
@@ -311,31 +278,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             named = type(name_of(etype), (), {})  # a metaclass may give another name, or none
             self._plain_show_lines(named, text_of(error), lines)
 
-    def _perform(self, said: Any) -> dict[str, Any]:
-        """Perform a task of the workspace, and return the reply."""
-        shell = self.shell
-        try:
-            task = msgspec.convert(said, RankTask, str_keys=True)
-            if isinstance(task, CopyNames):
-                self.copied = copy_names(
-                    shell.user_ns, shell.user_ns_hidden, task.source, task.ranks, self.rank
-                )
-            elif isinstance(task, Evaluate):
-                self._evaluated = self._evaluate(task.expressions)
-            elif isinstance(task, PublishSweep):
-                publish_sweep(task)
-            elif isinstance(task, PublishLinks):
-                publish_links()
-        except (KeyboardInterrupt, DebuggerStopped, bdb.BdbQuit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the workspace raises it
-            return self._failed_in(error)
-        return self._reply("ok")
-
-    def _evaluate(self, expressions: tuple[str, ...]) -> dict[str, Any]:
-        names = self.shell.user_ns
-        return {each: eval(each, names) for each in expressions}  # noqa: S307 - the user's own
-
     def do_apply(
         self, content: Any, bufs: Any, msg_id: Any, reply_metadata: Any
     ) -> tuple[dict[str, Any], list[Any]]:
@@ -345,26 +287,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             plain = super().do_apply(content, bufs, msg_id, reply_metadata)
             return plain
         try:
-            call = msgspec.convert(content["call"], RankCall)
-            most = call.max_nbytes if isinstance(call, GiveValue) else None
-            return self._reply("ok"), list(pack_values(self._answer(call, bufs), most))
+            return self._reply("ok"), self._requests.answer(content["call"], bufs)
         except BaseException as error:  # noqa: BLE001 - the workspace raises it
             return self._failed_in(error), []
-
-    def _answer(self, call: RankCall, buffers: Any) -> dict[str, Any]:
-        """Return the values that answer a call, by name."""
-        if isinstance(call, BindValues):
-            self.shell.user_ns.update(unpack_values(buffers, "on the rank"))
-            return {}
-        if isinstance(call, GiveNames):
-            return self._evaluate(call.names)
-        if isinstance(call, GiveValue):
-            if call.cell != self._last_cell:  # this process is new, or has run other cells since
-                msg = "the value is gone: something else has run since"
-                raise DistributedError(msg)
-            values, self._evaluated = self._evaluated, {}
-            return values or {"": self.shell.last_execution_result.result}
-        return {"": self.copied if isinstance(call, GiveCopyReport) else self.last_error}
 
     def should_handle(self, stream: Any, msg: dict[str, Any], idents: Any) -> bool:
         """Run each request of the workspace once, and drop copies.
@@ -399,7 +324,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         arguments = (code, silent, store_history, user_expressions, allow_stdin)
         said = (cell_meta or {}).get("phalanx") or {}
         cell = said.get("cell")
-        self._last_cell, self._evaluated = cell or "", {}
+        self._requests.forget_value(cell or "")
         if not isinstance(cell, str):
             try:
                 plain: dict[str, Any] = await super().do_execute(
@@ -409,12 +334,17 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 self._handlers.close()
             return plain
         self._enter_cell(cell, said)
-        tracer, last_error = sys.gettrace(), LastError()
         reply: dict[str, Any] = {}
         try:
             self._gate.begin(cell)
             if "task" in said:
-                reply = self._perform(said["task"])
+                try:
+                    self._requests.perform(said["task"])
+                    reply = self._reply("ok")
+                except (KeyboardInterrupt, DebuggerStopped, bdb.BdbQuit):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - the workspace raises it
+                    reply = self._failed_in(error)
             else:
                 reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
                 self._handlers.close()
@@ -424,7 +354,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             if reply.get("ename") == "KeyboardInterrupt":
                 reply |= self._ended_in
-            reply = self._in_plain_words(reply, last_error)
+            reply = self._in_plain_words(reply)
         except (KeyboardInterrupt, DebuggerStopped):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             reply = self._failed("KeyboardInterrupt") | self._ended_in
@@ -434,14 +364,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             # Or of the cell's error itself, which ipykernel asks for its text and its class's name.
             failed = self._reply("error") | self._ended_in
-            reply = self._in_plain_words(
-                failed if self._ended_in else self._say_failed(error), last_error
-            )
+            reply = self._in_plain_words(failed if self._ended_in else self._say_failed(error))
         finally:
-            self._debugger.end()
-            leave_debuggers(self.shell.user_ns, tracer)
-            self._keep_error(cell, code, reply, last_error)
-            self._leave_cell(cell, reply)
+            self._leave_cell(cell, reply, code)
         return reply
 
     def apply_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
@@ -465,7 +390,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     ) -> tuple[dict[str, Any], list[Any]]:
         """Call a packed function as a cell; return reply and packed value."""
         self._enter_cell(cell, said)
-        tracer, last_error = sys.gettrace(), LastError()
         reply, value = self._failed("KeyboardInterrupt"), list[Any]()
         try:
             try:
@@ -481,14 +405,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 if isinstance(error, MemoryError):
                     self._reserve.release()
                 with uninterrupted():
-                    reply = self._in_plain_words(self._say_failed(error), last_error)
+                    reply = self._in_plain_words(self._say_failed(error))
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:  # it came while the error was handled
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         finally:
-            self._debugger.end()
-            leave_debuggers(self.shell.user_ns, tracer)
-            self._keep_error(cell, "", reply, last_error)
             self._leave_cell(cell, reply)
         return reply, value if reply["status"] == "ok" else []
 
@@ -527,7 +448,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._name_cell(cell.rpartition(":")[0], said.get("number", 0))
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
-        restore_names(self.shell.user_ns, self._names)
+        self._names.restore()
         self._reserve.refill()
         mlx.cut_evaluations(False)
         self._held.begin()
@@ -538,15 +459,20 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell._last_traceback = None  # else the reply has that of an earlier error
         if said.get("stopped"):  # the cell was stopped before it arrived here
             self._gate.interrupt(cell)
+        self._tracer, self._last_error = sys.gettrace(), LastError()
 
-    def _leave_cell(self, cell: str, reply: dict[str, Any]) -> None:
+    def _leave_cell(self, cell: str, reply: dict[str, Any], code: str = "") -> None:
         """End a cell, and notify the supervisor."""
+        self._debugger.end()
+        leave_debuggers(self.shell.user_ns, self._tracer)
+        self._requests.keep_error(cell, code, reply, self._last_error)
         self._handlers.close()
         if is_over := self._gate.end():
             self.io_loop.add_callback(self.io_loop.stop)
         self._held.end()
         self._lines.end()
-        self._say_rebound()
+        if text := self._names.warning():
+            self._own_streams["stderr"].write(f"{text}\n")
         for capture in self.captures:
             capture.drain()
         self._flush()  # before the notice of the end: a client then finds all output
@@ -567,39 +493,20 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             )
         )
 
-    def _in_plain_words(self, reply: dict[str, Any], before: LastError) -> dict[str, Any]:
+    def _in_plain_words(self, reply: dict[str, Any]) -> dict[str, Any]:
         """Return a reply for users: clear reasons for an end, bounded text."""
         if reply.get("ename") == DebuggerStopped.__name__:
-            before.restore()
+            self._last_error.restore()
             reply = self._failed("KeyboardInterrupt")
         elif reply.get("ename") == "BdbQuit":
             reply["evalue"] = DEBUGGER_QUIT
         elif reply.get("ename") == "SystemExit":
-            before.drop_own_frames()
+            self._last_error.drop_own_frames()
             reply = self._failed("SystemExit", say_left(reply["evalue"]))
         if "ename" in reply:
             reply["evalue"] = cut(reply["evalue"])
             reply["traceback"] = [cut(line) for line in reply["traceback"]]
         return reply
-
-    def _keep_error(self, cell: str, code: str, reply: dict[str, Any], before: LastError) -> None:
-        """Record which cell the error belongs to that a debugger would show."""
-        if code.strip() == POST_MORTEM:  # the debugged error stays the last error
-            before.restore()
-        elif before.is_replaced():
-            last = getattr(sys, "last_type", None)
-            kind = "" if last is None else name_of(last)
-            found = str(reply.get("ename", kind)), str(reply.get("evalue", ""))
-            self.last_error = ErrorOfCell(cell, *found, cell)
-        elif self.last_error is not None:
-            self.last_error = self.last_error._replace(last_cell=cell)
-
-    def _say_rebound(self) -> None:
-        """Report once that a cell has rebound one of our names."""
-        text = "" if self._has_said_rebound else say_rebound(self.shell.user_ns, self._names)
-        if text:
-            self._has_said_rebound = True
-            self._own_streams["stderr"].write(f"{text}\n")
 
     def _show_usage_error(self, error: Exception) -> None:
         """Show a mistake in a magic like any error.
@@ -647,7 +554,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._gate.begin(ENTRY)
-            self._names = enter(self.shell.user_ns)
+            self._names.enter()
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         except BaseException as its:  # noqa: BLE001 - the workspace raises it
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -699,13 +606,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 setattr(sys, name, own)
             own.flush()
 
-    def _ask(self, need: LineNeed) -> None:
-        n_shown = self._n_shown(self._cell_parent)
-        self._notify(msgspec.structs.replace(need, n_shown=n_shown))
-
-    def _withdraw(self, cell: str) -> None:
-        """Report that no input is wanted for now."""
-        self._notify(LineNotNeeded(cell))
+    def _ask(self, need: LineNeed | LineNotNeeded) -> None:
+        if isinstance(need, LineNeed):
+            need = msgspec.structs.replace(need, n_shown=self._n_shown(self._cell_parent))
+        self._notify(need)
 
     def _say_pages(self, reply: dict[str, Any]) -> None:
         """Publish the result of `obj?`: Jupyter's pager text in the reply."""

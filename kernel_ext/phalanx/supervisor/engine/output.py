@@ -7,19 +7,20 @@ which the rank reads.
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TextIO
 
 import zmq
 from ipykernel.iostream import IOPubThread, OutStream
 
 from phalanx.rank import (
-    BytesToText,
     DescriptorCapture,
     OutputRecord,
     OutputThrottle,
@@ -196,6 +197,35 @@ def _text_of(kind: str, content: Message) -> str:
 def speak_for(header: dict[str, Any]) -> None:
     """Assign output written in this context from now on to this request."""
     _OWNER.set(header)
+
+
+class BytesToText(io.BufferedIOBase):
+    """Binary ``buffer`` of a text stream: decodes the bytes that are written.
+
+    Bytes and text keep the order in which they were written. Invalid UTF-8 becomes ``U+FFFD``.
+    """
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the stream's descriptor."""
+        return self._text.fileno()
+
+    def write(self, data: Any) -> int:
+        """Decode bytes (any object with a buffer) and write the text."""
+        view = memoryview(data)
+        self._text.write(self._decoder.decode(view.tobytes()))
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._text.flush()
 
 
 class Stream(OutStream):  # type: ignore[misc]
