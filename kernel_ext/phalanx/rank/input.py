@@ -69,9 +69,9 @@ class MissingInput:
 
 
 class RankInputLog:
-    """One rank's copy of a cell's log, with a position for each kind of entry.
+    """One rank's copy of a cell's log, with two positions.
 
-    ``refusal`` is the reason why no user can be asked, and ``is_stopped`` says that the cell was.
+    Each kind of entry has a position. ``refusal`` is the reason why no user can be asked.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Prepare IPython's shell for the cells of a rank, and bind our names in it."""
+"""Prepare IPython's shell in a rank, and bind our names there."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class OwnNames:
         self.restore()
 
     def warning(self) -> str:
-        """Return a warning about names that the user has rebound, once; else ""."""
+        """Return one warning about names that the user has rebound, or ""."""
         bound = self._shell.user_ns
         rebound = [
             name
@@ -177,7 +177,10 @@ def say_left(value: str) -> str:
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """Return a magic that says where ours are used; IPython would say that there are none."""
+    """Return a magic that says where ours are used.
+
+    IPython would say that there are none.
+    """
     from IPython.core.error import UsageError
 
     def refuse(line: str, cell: str | None = None) -> NoReturn:  # noqa: ARG001

@@ -37,7 +37,7 @@ from phalanx.rank import (
 
 
 class WorkspaceRequests:
-    """The workspace's tasks and calls, and the values that it may fetch later."""
+    """Perform tasks, answer calls, and keep the values to fetch."""
 
     def __init__(self, shell: Any, rank: int) -> None:
         self._shell = shell
@@ -52,7 +52,7 @@ class WorkspaceRequests:
         self._last_cell, self._evaluated = cell, {}
 
     def perform(self, said: Any) -> None:
-        """Perform a task, as it came in a message."""
+        """Perform the task of a message."""
         task = msgspec.convert(said, RankTask, str_keys=True)
         if isinstance(task, CopyNames):
             names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
@@ -65,7 +65,7 @@ class WorkspaceRequests:
             publish_links()
 
     def answer(self, said: Any, buffers: Any) -> list[memoryview]:
-        """Return the packed values that answer a call, as it came in a message."""
+        """Return the packed values that answer a call of a message."""
         call = msgspec.convert(said, RankCall)
         most = call.max_nbytes if isinstance(call, GiveValue) else None
         return pack_values(self._values_for(call, buffers), most)
