@@ -17,29 +17,10 @@ from .calls import (
 )
 from .cell import HeldCell, InterruptGate, from_cell, runs_cell, uninterrupted
 from .copying import CopyReport, copy_names
-from .debugger import (
-    POST_MORTEM,
-    ErrorOfCell,
-    LastError,
-    asks_for_commands,
-    leave_debuggers,
-)
+from .debugger import POST_MORTEM, DebuggerState, ErrorOfCell, asks_for_commands
 from .errors import cut, escape_surrogates, name_of, packs_anything, text_of
-from .input import (
-    CellInput,
-    DebuggerStopped,
-    MissingInput,
-    NoCellRuns,
-    RankInputLog,
-    TypedLines,
-)
-from .output import (
-    DescriptorCapture,
-    OutputRecord,
-    OutputThrottle,
-    publish_links,
-    publish_sweep,
-)
+from .input import CellInput, DebuggerStopped, TypedLines
+from .output import DescriptorCapture, OutputRecord, OutputThrottle, publish_links, publish_sweep
 from .output_widgets import OutputWidgets, add_output
 from .shell import OwnNames, prepare_shell, say_left
 from .signals import SignalHandlers, describe_error, in_cell
@@ -49,19 +30,16 @@ __all__ = [
     "POST_MORTEM",
     "CellInput",
     "CopyReport",
+    "DebuggerState",
     "DebuggerStopped",
     "DescriptorCapture",
     "ErrorOfCell",
     "HeldCell",
     "InterruptGate",
-    "LastError",
-    "MissingInput",
-    "NoCellRuns",
     "OutputRecord",
     "OutputThrottle",
     "OutputWidgets",
     "OwnNames",
-    "RankInputLog",
     "SignalHandlers",
     "TypedLines",
     "VisualDebugger",
@@ -76,7 +54,6 @@ __all__ = [
     "fetch",
     "from_cell",
     "in_cell",
-    "leave_debuggers",
     "load_value",
     "map_block",
     "name_of",

@@ -24,7 +24,7 @@ from phalanx.distributed import SealedPair
 
 from .errors import name_of, text_of
 
-_MAIN = "__main__"
+MAIN = "__main__"
 # Objects by which a dataclass marks its fields; each process has one of each.
 _SENTINELS = {id(getattr(dataclasses, name)): name for name in ("MISSING", "KW_ONLY")}
 # Attributes that differ between processes though the source is the same: places in the source,
@@ -86,7 +86,7 @@ class ValuePickler(CloudPickler):  # type: ignore[misc]
         module = str(function.__globals__.get("__name__"))
         # A decorator's wrapper has the globals of its library.
         is_modules = getattr(sys.modules.get(module), "__dict__", None) is function.__globals__
-        if module != _MAIN and not is_modules:
+        if module != MAIN and not is_modules:
             return reduced
         make, (code, _names, *args), (attributes, slots), *_, fill = reduced
         state = fill, (attributes, {**slots, "__globals__": {}})
@@ -171,10 +171,10 @@ def _fill_class(cls: type, state: tuple[Callable[..., object], Any]) -> None:
 
 
 def _class_of_cells(qualname: str) -> type | None:
-    found: Any = sys.modules[_MAIN]
+    found: Any = sys.modules[MAIN]
     for name in qualname.split("."):
         found = getattr(found, name, None)
-    return found if isinstance(found, type) and found.__module__ == _MAIN else None
+    return found if isinstance(found, type) and found.__module__ == MAIN else None
 
 
 class _Namespace:
@@ -184,17 +184,18 @@ class _Namespace:
         self._module = module
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _namespace_here, (self._module,)
+        return names_of, (self._module,)
 
 
-def _namespace_here(module: str) -> dict[str, Any]:
+def names_of(module: str) -> dict[str, Any]:
+    """Return the names of a module of this process; cells have ``__main__``."""
     return vars(importlib.import_module(module))
 
 
 def _fill_function(function: FunctionType, state: tuple[Callable[..., object], Any]) -> None:
     fill, attributes = state
     fill(function, attributes)
-    if function.__globals__.get("__name__") == _MAIN:
+    if function.__globals__.get("__name__") == MAIN:
         function.__globals__["__builtins__"] = builtins  # cloudpickle has put in their dict
 
 
@@ -311,20 +312,7 @@ def copy_names(
     ``source`` and all ``ranks`` call this function. The names travel in one pickle, so that objects
     shared by two names are shared on the other side too: an optimizer has the parameters of the
     model that came with it. Names that cannot be pickled, or cannot be loaded on one of ``ranks``,
-    are left out, with the reason.
-
-    Parameters
-    ----------
-    namespace : dict
-        The user's names on this rank.
-    hidden : mapping of str to object
-        Names that IPython had put in the namespace.
-    source : int
-        Rank that has the names.
-    ranks : collection of int
-        Ranks that get the names.
-    rank : int
-        This rank.
+    are left out, with the reason; so are the names that IPython had put there (``hidden``).
     """
     if rank == source:
         return _give(namespace, hidden, [SealedPair(peer, _OP) for peer in sorted(ranks)])

@@ -358,7 +358,7 @@ class CellInput(io.TextIOBase):
     def _fetch(self) -> str:
         try:
             return self._next_line() + "\n"
-        except EOFError:
+        except (EOFError, NoCellRuns):  # between cells stdin behaves like /dev/null
             return ""
 
     def _check_open(self) -> None:

@@ -8,11 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from IPython.core.completer import (
-    IPCompleter,
-    ProvisionalCompleterWarning,
-    rectify_completions,
-)
+from IPython.core.completer import IPCompleter, ProvisionalCompleterWarning, rectify_completions
 
 from phalanx.protocol import Complete, Completed, Inspect, Inspected
 from phalanx.rank import escape_surrogates

@@ -14,18 +14,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from phalanx.adapters import mlx
-from phalanx.distributed import (
-    count_threads,
-    current_loss,
-    is_own_frame,
-    prepare_threads,
-)
+from phalanx.distributed import count_threads, current_loss, prepare_threads
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     ENTRY,
@@ -49,12 +45,11 @@ from phalanx.protocol import (
 )
 from phalanx.rank import (
     CellInput,
+    DebuggerState,
     DebuggerStopped,
     DescriptorCapture,
     HeldCell,
     InterruptGate,
-    LastError,
-    NoCellRuns,
     OutputThrottle,
     OutputWidgets,
     OwnNames,
@@ -66,7 +61,6 @@ from phalanx.rank import (
     cut,
     escape_surrogates,
     from_cell,
-    leave_debuggers,
     name_of,
     packs_anything,
     prepare_shell,
@@ -79,7 +73,7 @@ from phalanx.rank import (
 from .completion import KernelHelp
 from .output import speak_for
 from .requests import WorkspaceRequests
-from .shown_errors import AddressReserve, is_end_of_cell, show_error
+from .shown_errors import CellErrors
 from .stops import CellStops
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
@@ -103,21 +97,6 @@ class _NoSubshells:
 
     def __bool__(self) -> bool:
         return False
-
-
-class _BeforeCode:
-    """Call a function when IPython is about to run a cell's code.
-
-    Installed as an AST transformer: the last step of IPython before the code runs.
-    """
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-
-    def visit(self, node: Any) -> Any:
-        """Return the code unchanged."""
-        self._tell()
-        return node
 
 
 class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
@@ -168,14 +147,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._gate = InterruptGate()
         self._handlers = SignalHandlers(self.tell_soon)
         os.register_at_fork(after_in_child=self._handlers.open)
-        self._reserve = AddressReserve()
         self._lines = TypedLines(rank, self._ask, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
         self._names = OwnNames(self.shell, rank, size)
         self._requests = WorkspaceRequests(self.shell, rank)
-        self._tracer, self._last_error = sys.gettrace(), LastError()  # before the cell
         self._untold: deque[str] = deque(maxlen=64)  # texts of `tell_soon`
-        self._ended_in: dict[str, Any] = {}  # the error that ended the cell's code, as in a reply
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
@@ -199,10 +175,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             runs_cell, is_held=lambda: bool(stops.holding), is_stopped=self._gate.is_stopped
         )
         prepare_threads(self._hand_over_names)
-        self._plain_show_lines = self.shell._showtraceback
-        self.shell._showtraceback = self._show_lines
-        self.shell.show_usage_error = self._show_usage_error
-        self.shell.ast_transformers.append(_BeforeCode(self._begin_code))
+        self._errors = CellErrors(self.shell, on_end=self._debugger.end)
+        # IPython transforms the syntax tree of a cell right before it runs the code.
+        self.shell.ast_transformers.append(SimpleNamespace(visit=self._begin_code))
         for kind in ("comm_open", "comm_msg", "comm_close"):
             self.shell_handlers[kind] = partial(self._call_back, self.shell_handlers[kind])
         self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
@@ -213,13 +188,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         control_loop.add_callback(self.stops.end_when_asked, end_fd)
         self.is_serving = True
 
-    def _begin_code(self) -> None:
+    def _begin_code(self, tree: Any = None) -> Any:
+        """Begin the user's code; return its syntax tree unchanged."""
         self._handlers.open()
-        if not self.shell.custom_exceptions:  # none yet, or IPython has removed one that raised
-            self.shell.set_custom_exc((Exception, KeyboardInterrupt), self._on_error)
+        self._errors.install()
         self._gate.begin_code()
         if self._gate.running is not None:
             self._debugger.begin()
+        return tree
 
     def tell_soon(self, text: str) -> None:
         """Show a text below the last cell; signal handlers may call this."""
@@ -247,36 +223,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 display_for(header)
 
         return inherit
-
-    def _on_error(
-        self,
-        shell: Any,
-        etype: Any,
-        error: BaseException,
-        traceback: Any,
-        tb_offset: int | None = None,
-    ) -> Any:
-        """Show an error; record the one in which the cell's code ended."""
-        if issubclass(etype, MemoryError):
-            self._reserve.release()
-        is_end = not self._ended_in and is_end_of_cell(2)
-        if is_end:
-            self._debugger.end()  # a traced traceback takes seconds
-        shown = show_error(shell, etype, error, traceback, tb_offset)
-        if is_end:
-            name, text = name_of(etype), text_of(error)
-            self._ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
-        return shown
-
-    def _show_lines(self, etype: Any, error: BaseException, lines: Any) -> None:
-        """Show a traceback; skip an interrupt after the cell's code failed.
-
-        ``lines`` may be anything that a user's ``_render_traceback_`` returns.
-        """
-        if not (self._ended_in and issubclass(etype, KeyboardInterrupt)):
-            lines = [lines] if isinstance(lines, str) else [*map(str, lines or ())]
-            named = type(name_of(etype), (), {})  # a metaclass may give another name, or none
-            self._plain_show_lines(named, text_of(error), lines)
 
     def do_apply(
         self, content: Any, bufs: Any, msg_id: Any, reply_metadata: Any
@@ -333,7 +279,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             finally:
                 self._handlers.close()
             return plain
-        self._enter_cell(cell, said)
+        before = self._enter_cell(cell, said)
         reply: dict[str, Any] = {}
         try:
             self._gate.begin(cell)
@@ -353,20 +299,22 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             # From here on an interrupt is too late; this call raises a pending one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             if reply.get("ename") == "KeyboardInterrupt":
-                reply |= self._ended_in
-            reply = self._in_plain_words(reply)
+                reply |= self._errors.ended_in
+            reply = self._in_plain_words(reply, before)
         except (KeyboardInterrupt, DebuggerStopped):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            reply = self._failed("KeyboardInterrupt") | self._ended_in
+            reply = self._failed("KeyboardInterrupt") | self._errors.ended_in
         except bdb.BdbQuit:  # from a debugger that had stepped out of the cell
             reply = self._failed("BdbQuit", DEBUGGER_QUIT)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of a signal handler, after the code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             # Or of the cell's error itself, which ipykernel asks for its text and its class's name.
-            failed = self._reply("error") | self._ended_in
-            reply = self._in_plain_words(failed if self._ended_in else self._say_failed(error))
+            failed = self._reply("error") | self._errors.ended_in
+            reply = self._in_plain_words(
+                failed if self._errors.ended_in else self._say_failed(error), before
+            )
         finally:
-            self._leave_cell(cell, reply, code)
+            self._leave_cell(cell, reply, before, code)
         return reply
 
     def apply_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
@@ -389,7 +337,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self, cell: str, said: dict[str, Any], packed: list[Any]
     ) -> tuple[dict[str, Any], list[Any]]:
         """Call a packed function as a cell; return reply and packed value."""
-        self._enter_cell(cell, said)
+        before = self._enter_cell(cell, said)
         reply, value = self._failed("KeyboardInterrupt"), list[Any]()
         try:
             try:
@@ -402,15 +350,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 reply = self._reply("ok")
             except BaseException as error:  # noqa: BLE001 - the workspace raises it
-                if isinstance(error, MemoryError):
-                    self._reserve.release()
                 with uninterrupted():
-                    reply = self._in_plain_words(self._say_failed(error))
+                    reply = self._in_plain_words(self._say_failed(error), before)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:  # it came while the error was handled
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         finally:
-            self._leave_cell(cell, reply)
+            self._leave_cell(cell, reply, before)
         return reply, value if reply["status"] == "ok" else []
 
     def _wait_for_evaluations(self, reply: dict[str, Any]) -> dict[str, Any]:
@@ -426,22 +372,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         return reply
 
     def _say_failed(self, error: BaseException) -> dict[str, Any]:
-        """Show a called function's error from its first frame; return the reply."""
-        users = error.__traceback__
-        while users is not None and is_own_frame(users):
-            users = users.tb_next
+        """Show an error that did not come through IPython; return the reply."""
+        shown = self._errors.show_failed(error)
         reply = self._failed(name_of(type(error)), text_of(error))
-        if users is None:  # the error is in unpacking the call, or in a builtin function
-            self._show_lines(type(error), error, reply["traceback"])
-        else:
-            try:
-                shown = show_error(self.shell, type(error), error, users, tb_offset=0)
-            except BaseException:  # noqa: BLE001 - IPython asks the error for its text, too
-                shown = None
-            reply["traceback"] = shown or reply["traceback"]
-        return reply
+        return reply | {"traceback": shown or reply["traceback"]}
 
-    def _enter_cell(self, cell: str, said: dict[str, Any]) -> None:
+    def _enter_cell(self, cell: str, said: dict[str, Any]) -> DebuggerState:
         """Prepare the start of a cell; the caller then opens the gate."""
         self._notify(CellBegan(cell))
         self._cell_parent = self.get_parent("shell")
@@ -449,23 +385,23 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
         self._names.restore()
-        self._reserve.refill()
+        self._errors.begin()
         mlx.cut_evaluations(False)
         self._held.begin()
         self._window.begin()
         self._widgets.is_on = bool(said.get("widgets"))
         self._tell_untold()
-        self._ended_in = {}
-        self.shell._last_traceback = None  # else the reply has that of an earlier error
         if said.get("stopped"):  # the cell was stopped before it arrived here
             self._gate.interrupt(cell)
-        self._tracer, self._last_error = sys.gettrace(), LastError()
+        return DebuggerState()
 
-    def _leave_cell(self, cell: str, reply: dict[str, Any], code: str = "") -> None:
+    def _leave_cell(
+        self, cell: str, reply: dict[str, Any], before: DebuggerState, code: str = ""
+    ) -> None:
         """End a cell, and notify the supervisor."""
         self._debugger.end()
-        leave_debuggers(self.shell.user_ns, self._tracer)
-        self._requests.keep_error(cell, code, reply, self._last_error)
+        before.end_debuggers(self.shell.user_ns)
+        self._requests.keep_error(cell, code, reply, before)
         self._handlers.close()
         if is_over := self._gate.end():
             self.io_loop.add_callback(self.io_loop.stop)
@@ -493,27 +429,20 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             )
         )
 
-    def _in_plain_words(self, reply: dict[str, Any]) -> dict[str, Any]:
+    def _in_plain_words(self, reply: dict[str, Any], before: DebuggerState) -> dict[str, Any]:
         """Return a reply for users: clear reasons for an end, bounded text."""
         if reply.get("ename") == DebuggerStopped.__name__:
-            self._last_error.restore()
+            before.restore_error()
             reply = self._failed("KeyboardInterrupt")
         elif reply.get("ename") == "BdbQuit":
             reply["evalue"] = DEBUGGER_QUIT
         elif reply.get("ename") == "SystemExit":
-            self._last_error.drop_own_frames()
+            before.drop_own_frames()
             reply = self._failed("SystemExit", say_left(reply["evalue"]))
         if "ename" in reply:
             reply["evalue"] = cut(reply["evalue"])
             reply["traceback"] = [cut(line) for line in reply["traceback"]]
         return reply
-
-    def _show_usage_error(self, error: Exception) -> None:
-        """Show a mistake in a magic like any error.
-
-        IPython would print the text itself, and the user would see the text twice.
-        """
-        self.shell._showtraceback(type(error), error, [f"UsageError: {error}"])
 
     def _failed_in(self, error: BaseException) -> dict[str, Any]:
         return self._failed(name_of(type(error)), cut(text_of(error)))
@@ -539,7 +468,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             handle(stream, ident, message)
         except KeyboardInterrupt as error:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._ended_in = {}
+            self._errors.ended_in = {}
             users = from_cell(error.__traceback__)
             self.shell.showtraceback((KeyboardInterrupt, error, users), tb_offset=0)
         finally:
@@ -590,10 +519,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _next_of_stdin(self) -> str:
         self._flush()
-        try:
-            return self._lines.next_line(STDIN_PROMPT)
-        except NoCellRuns:
-            raise EOFError from None  # between cells stdin behaves like /dev/null
+        return self._lines.next_line(STDIN_PROMPT)
 
     def _flush(self) -> None:
         # Flushing waits for the output thread. Only the main thread may do that safely.

@@ -25,8 +25,8 @@ from phalanx.protocol import (
 from phalanx.rank import (
     POST_MORTEM,
     CopyReport,
+    DebuggerState,
     ErrorOfCell,
-    LastError,
     copy_names,
     name_of,
     pack_values,
@@ -88,11 +88,13 @@ class WorkspaceRequests:
         names = self._shell.user_ns
         return {each: eval(each, names) for each in expressions}  # noqa: S307 - the user's own
 
-    def keep_error(self, cell: str, code: str, reply: dict[str, Any], before: LastError) -> None:
+    def keep_error(
+        self, cell: str, code: str, reply: dict[str, Any], before: DebuggerState
+    ) -> None:
         """Record which cell the error belongs to that a debugger would show."""
         if code.strip() == POST_MORTEM:  # the debugged error stays the last error
-            before.restore()
-        elif before.is_replaced():
+            before.restore_error()
+        elif before.has_other_error():
             last = getattr(sys, "last_type", None)
             kind = "" if last is None else name_of(last)
             found = str(reply.get("ename", kind)), str(reply.get("evalue", ""))
