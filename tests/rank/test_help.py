@@ -8,11 +8,11 @@ import threading
 
 from support.promise import PATIENCE_S
 
-from phalanx.rank import HelpDesk
+from phalanx.supervisor.engine.completion import AnswerThread
 
 
 def test_only_the_newest_question_of_a_kind_waits():
-    desk, said = HelpDesk(), queue.SimpleQueue()
+    thread, said = AnswerThread(), queue.SimpleQueue()
     has_begun, may_end = threading.Event(), threading.Event()
 
     def first():
@@ -20,20 +20,20 @@ def test_only_the_newest_question_of_a_kind_waits():
         may_end.wait(PATIENCE_S)
         said.put("first")
 
-    desk.take("complete", first)
+    thread.take("complete", first)
     assert has_begun.wait(PATIENCE_S)
     for text in ("old", "older than the last", "last"):
-        desk.take("complete", lambda text=text: said.put(text))
-    desk.take("inspect", lambda: said.put("another kind"))
+        thread.take("complete", lambda text=text: said.put(text))
+    thread.take("inspect", lambda: said.put("another kind"))
     may_end.set()
     assert [said.get(timeout=PATIENCE_S) for _ in range(3)] == ["first", "last", "another kind"]
     assert said.empty()
 
 
 def test_an_object_that_cannot_be_looked_at_ends_no_help(caplog):
-    desk, said = HelpDesk(), queue.SimpleQueue()
+    thread, said = AnswerThread(), queue.SimpleQueue()
     with caplog.at_level(logging.ERROR):
-        desk.take("inspect", lambda: 1 / 0)
-        desk.take("complete", lambda: said.put("next"))
+        thread.take("inspect", lambda: 1 / 0)
+        thread.take("complete", lambda: said.put("next"))
         assert said.get(timeout=PATIENCE_S) == "next"
     assert "could not be answered" in caplog.text

@@ -11,7 +11,7 @@ from support.waiting import wait_until
 
 from phalanx.distributed import Loss
 from phalanx.errors import RankFailure
-from phalanx.protocol import LineNeed, TypedLine
+from phalanx.protocol import LineNeed, LineNotNeeded, TypedLine
 from phalanx.rank import TypedLines
 from phalanx.rank.input import POLL_S
 
@@ -21,9 +21,13 @@ class Asked:
 
     def __init__(self) -> None:
         self.needs: list[LineNeed] = []
+        self.withdrawn: list[str] = []
         self.came = threading.Semaphore(0)
 
-    def __call__(self, need: LineNeed) -> None:
+    def __call__(self, need: LineNeed | LineNotNeeded) -> None:
+        if isinstance(need, LineNotNeeded):
+            self.withdrawn.append(need.cell)
+            return
         self.needs.append(need)
         self.came.release()
 
@@ -98,7 +102,6 @@ class World:
 
     def __init__(self) -> None:
         self.loss: Loss | None = None
-        self.withdrawn: list[str] = []
         self.n_looks = 0
 
     def look(self) -> Loss | None:
@@ -117,7 +120,7 @@ class World:
 def a_world(lost=()):
     """Lines of a cell that runs, what they ask, and a world to lose ranks of."""
     asked, world = Asked(), World()
-    lines = TypedLines(0, asked, world.withdrawn.append, world.look)
+    lines = TypedLines(0, asked, world.look)
     lines.begin("cell", lost)
     return lines, asked, world
 
@@ -139,7 +142,7 @@ def test_a_loss_frees_all_who_read_data_and_takes_their_question_back():
         for line in (first, second):
             with pytest.raises(RankFailure, match="rank 2 on node: killed"):
                 line.result(PATIENCE_S)
-        assert world.withdrawn[0] == "cell"
+        assert asked.withdrawn[0] == "cell"
         third = waiting(lines, pool, asked)  # the read that goes on may ask anew
         lines.feed("cell", TypedLine("ann"))
         assert third.result(PATIENCE_S) == "ann"
@@ -168,7 +171,7 @@ def test_a_loss_leaves_a_debugger_alone():
             command.result(5 * POLL_S)
         lines.feed("cell", TypedLine("bt", (0,), is_command=True))
         assert command.result(PATIENCE_S) == "bt"
-    assert world.withdrawn == []
+    assert asked.withdrawn == []
 
 
 def test_a_loss_that_the_cell_was_begun_with_is_no_news():
@@ -183,10 +186,10 @@ def test_a_loss_that_the_cell_was_begun_with_is_no_news():
 
 
 def test_what_was_typed_is_read_before_a_loss_was_raised():
-    lines, _, world = a_world()
+    lines, asked, world = a_world()
     lines.feed("cell", TypedLine("ann"))
     world.lose(2)
     assert lines.next_line() == "ann"
     with pytest.raises(RankFailure):
         lines.next_line()
-    assert world.withdrawn == []  # nothing had been asked
+    assert asked.withdrawn == []  # nothing had been asked

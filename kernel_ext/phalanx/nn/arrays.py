@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,3 +223,31 @@ def kind_of(array: Any) -> ArrayKind | None:
     if mx is not None and isinstance(array, mx.array):
         return _MLX
     return None
+
+
+class ArrayForm(NamedTuple):
+    """An array without its elements."""
+
+    framework: str
+    dtype: str
+    shape: list[int]
+
+    @staticmethod
+    def of(array: Any) -> ArrayForm:
+        """Return the form of an array."""
+        kind = kind_of(array)
+        assert kind is not None
+        return ArrayForm(kind.name, kind.dtype_name(array), list(array.shape))
+
+    def empty(self) -> Any:
+        """Return an array of this form, of its framework."""
+        if self.framework == "numpy":
+            return np.empty(self.shape, self.dtype)
+        if self.framework == "torch":
+            import torch
+
+            return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+        import mlx.core as mx
+
+        name = "bool_" if self.dtype == "bool" else self.dtype
+        return mx.zeros(self.shape, getattr(mx, name))

@@ -5,6 +5,9 @@ The number of ranks may differ.
 A checkpoint is a folder ``step-00000512`` with a file of arrays for each rank (safetensors) and
 ``index.json``. Every file gets its name when it is complete and on the disk. A checkpoint counts
 only with all its files, so a save that was cut off leaves none.
+
+Modules that `sharded/` divides differ between ranks. Save such a module in ``own``, for as many
+ranks, or its `whole_parameters` in ``state``, for any number.
 """
 
 from __future__ import annotations
@@ -23,9 +26,8 @@ from phalanx.distributed import Group, all_gather_object, broadcast_object, init
 from phalanx.errors import CollectiveMismatch, DistributedError, NotSupported
 
 from .array_files import ArrayEntry, ArrayReader, library, write_arrays, write_bytes
-from .arrays import kind_of
-from .forms import decoded, encoded, paths_of
-from .states import capture, compute, pack, restore, unpack
+from .arrays import ArrayForm
+from .states import capture, compute, decoded, encoded, pack, paths_of, restore, unpack
 
 _FORMAT = 1
 _INDEX = "index.json"
@@ -39,23 +41,24 @@ class Saving:
     ``path`` is the folder of the checkpoint.
     """
 
-    def __init__(self, path: Path, group: Group) -> None:
+    def __init__(
+        self,
+        path: Path,
+        group: Group,
+        arrays: dict[str, Any],
+        metadata: dict[str, str],
+        index: bytes,
+    ) -> None:
         self.path = path
         self._group = group
         self._error = ""
-        self._thread: threading.Thread | None = None
-
-    def _begin(self, arrays: dict[str, Any], metadata: dict[str, str], index: bytes) -> None:
-        name = _FILE.format(self._group.rank())
-        begin = (arrays, metadata, name, index)
-        self._thread = threading.Thread(target=self._write, args=begin, name="phalanx-save")
+        written = arrays, metadata, index
+        self._thread = threading.Thread(target=self._write, args=written, name="phalanx-save")
         self._thread.start()
 
-    def _write(
-        self, arrays: dict[str, Any], metadata: dict[str, str], name: str, index: bytes
-    ) -> None:
+    def _write(self, arrays: dict[str, Any], metadata: dict[str, str], index: bytes) -> None:
         try:
-            write_arrays(self.path / name, arrays, metadata)
+            write_arrays(self.path / _FILE.format(self._group.rank()), arrays, metadata)
             if index:
                 write_bytes(self.path / _INDEX, index)
         except Exception as error:  # noqa: BLE001 - `wait` raises it on all ranks
@@ -81,8 +84,7 @@ class Saving:
         ...     px.nn.save(folder, {"step": 3}, wait=False).wait().name
         'step-00000003'
         """
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         errors = all_gather_object(self._error, group=self._group)
         for rank, error in enumerate(errors):
             if error:
@@ -166,7 +168,7 @@ def save(
     paths = paths_of(form, len(arrays))
     files = _shares(arrays, group.size())
     entries = [
-        ArrayEntry(path, _FILE.format(rank), *_described(array))
+        ArrayEntry(path, _FILE.format(rank), *ArrayForm.of(array))
         for path, rank, array in zip(paths, files, arrays, strict=True)
     ]
     step = int(state.get("step", 0))
@@ -179,7 +181,7 @@ def save(
     }
     own_form, own_arrays = pack(part, _is_saved)
     own_names = [f"own.{number}" for number in range(len(own_arrays))]
-    own_kinds = [_described(array) for array in own_arrays]
+    own_kinds = [ArrayForm.of(array) for array in own_arrays]
     mine |= dict(zip(own_names, own_arrays, strict=True))
     metadata = {"own": json.dumps([encoded(own_form), own_kinds])} if own is not None else {}
     index = b""
@@ -192,8 +194,7 @@ def save(
             "arrays": [entry._asdict() for entry in entries],
         }
         index = json.dumps(about).encode()
-    saving = Saving(path, group)
-    saving._begin(mine, metadata, index)
+    saving = Saving(path, group, mine, metadata, index)
     if group.rank() == 0 and keep:
         _remove_old(Path(folder), keep, path)
     if wait:
@@ -480,7 +481,7 @@ def _read(
 def _check_same_model(entries: list[ArrayEntry], state: dict[str, Any]) -> None:
     """Compare the arrays of the state with those of a checkpoint."""
     form, arrays = pack(capture(state), _is_saved)
-    mine = dict(zip(paths_of(form, len(arrays)), map(_described, arrays), strict=True))
+    mine = dict(zip(paths_of(form, len(arrays)), map(ArrayForm.of, arrays), strict=True))
     saved = {entry.path: (entry.dtype, entry.shape) for entry in entries}
     for path, (_, dtype, shape) in mine.items():
         if path in saved and saved[path] != (dtype, shape):
@@ -500,12 +501,6 @@ def _check_same_model(entries: list[ArrayEntry], state: dict[str, Any]) -> None:
 
 def _is_saved(array: Any) -> bool:
     return not (isinstance(array, np.ndarray) and array.dtype.kind not in "biufcV")
-
-
-def _described(array: Any) -> tuple[str, str, list[int]]:
-    kind = kind_of(array)
-    assert kind is not None
-    return kind.name, kind.dtype_name(array), list(array.shape)
 
 
 def _shares(arrays: list[Any], n_ranks: int) -> list[int]:

@@ -2,17 +2,21 @@
 
 A state is a dict. Its values are containers (dict, list, tuple) of what `capture` knows: arrays of
 numpy, torch and MLX, numbers and texts, random generators, and modules and optimizers. A copy
-consists of plain containers, arrays and numbers only, so that it can be sent and saved.
+consists of plain containers, arrays and numbers only, so that it can be sent and saved. Its form is
+what is left of it without its arrays.
 """
 
 from __future__ import annotations
 
+import base64
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from phalanx.errors import NotSupported
 
 from .arrays import kind_of
 
@@ -126,13 +130,13 @@ def restore(value: Any, saved: Any) -> Any:
     That is ``value`` itself if it can change. The copy stays as it is and can be put back again.
     """
     if isinstance(value, np.random.Generator):
-        value.bit_generator.state = _plain_copy(saved)
+        value.bit_generator.state = capture(saved)
         return value
     if _is_mlx(value, "mlx.nn", "Module"):
-        value.update(_plain_copy(saved))
+        value.update(capture(saved))
         return value
     if _is_mlx(value, "mlx.optimizers", "Optimizer"):
-        value.state = _plain_copy(saved)
+        value.state = capture(saved)
         return value
     if _is_random_of_mlx(value):
         high, low = saved[0].tolist()
@@ -142,7 +146,7 @@ def restore(value: Any, saved: Any) -> Any:
         return _restore_array(value, saved)
     for give, take in _PAIRS:
         if callable(getattr(value, give, None)) and callable(getattr(value, take, None)):
-            getattr(value, take)(_plain_copy(saved))
+            getattr(value, take)(capture(saved))
             return value
     if isinstance(value, dict) and isinstance(saved, dict):
         for key in [key for key in value if key not in saved]:
@@ -153,7 +157,7 @@ def restore(value: Any, saved: Any) -> Any:
         known = [*value, *[None] * len(saved)]
         value[:] = [restore(old, part) for old, part in zip(known, saved, strict=False)]
         return value
-    return _plain_copy(saved)
+    return capture(saved)
 
 
 def _restore_array(value: Any, saved: Any) -> Any:
@@ -169,10 +173,6 @@ def _restore_array(value: Any, saved: Any) -> Any:
                 value.copy_(saved)
             return value
         return saved.clone()
-    return _plain_copy(saved)
-
-
-def _plain_copy(saved: Any) -> Any:
     return capture(saved)
 
 
@@ -183,10 +183,7 @@ class ArrayPlace(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A copy of a state, as its form and its arrays.
-
-    The form holds the numbers and texts.
-    """
+    """A copy of a state, as its form and its arrays."""
 
     form: Any
     arrays: list[Any]
@@ -223,3 +220,70 @@ def unpack(form: Any, arrays: list[Any]) -> Any:
         children = [unpack(child, arrays) for child in form]
         return children if isinstance(form, list) else tuple(children)
     return form
+
+
+def paths_of(form: Any, n_arrays: int) -> list[str]:
+    """Return the path of each array in a form, each only once."""
+    paths = [""] * n_arrays
+    used: set[str] = set()
+
+    def walk(part: Any, path: str) -> None:
+        if isinstance(part, ArrayPlace):
+            name, n = path, 2
+            while name in used:
+                name, n = f"{path}#{n}", n + 1
+            used.add(name)
+            paths[part.number] = name
+            return
+        for key, child in _items(part):
+            walk(child, _below(path, key))
+
+    walk(form, "")
+    return paths
+
+
+def _items(part: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(part, dict):
+        return iter(part.items())
+    return iter(enumerate(part)) if isinstance(part, list | tuple) else iter(())
+
+
+def encoded(form: Any) -> Any:
+    """Return a form as JSON can hold it."""
+    if isinstance(form, ArrayPlace):
+        return {"array": form.number}
+    if isinstance(form, dict):
+        return {"dict": [[encoded(key), encoded(child)] for key, child in form.items()]}
+    if isinstance(form, list | tuple):
+        name = "list" if isinstance(form, list) else "tuple"
+        return {name: [encoded(child) for child in form]}
+    if isinstance(form, np.generic):
+        return {"numpy": [form.dtype.str, base64.b64encode(form.tobytes()).decode()]}
+    if isinstance(form, bytes):
+        return {"bytes": base64.b64encode(form).decode()}
+    if isinstance(form, complex):
+        return {"complex": [form.real, form.imag]}
+    if isinstance(form, str | int | float | None):
+        return form
+    msg = f"save: a {type(form).__name__} of dtype {getattr(form, 'dtype', '?')} cannot be saved"
+    raise NotSupported(msg)
+
+
+def decoded(form: Any) -> Any:
+    """Return the form that `encoded` has turned into JSON."""
+    if not isinstance(form, dict):
+        return form
+    ((name, value),) = form.items()
+    if name == "array":
+        return ArrayPlace(value)
+    if name == "dict":
+        return {decoded(key): decoded(child) for key, child in value}
+    if name == "list":
+        return [decoded(child) for child in value]
+    if name == "tuple":
+        return tuple(decoded(child) for child in value)
+    if name == "numpy":
+        return np.frombuffer(base64.b64decode(value[1]), value[0])[0]
+    if name == "bytes":
+        return base64.b64decode(value)
+    return complex(*value)

@@ -26,7 +26,7 @@ from phalanx.distributed import (
 from phalanx.errors import CollectiveMismatch, CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import name_ranks
 
-from .arrays import kind_of
+from .arrays import ArrayForm
 from .states import capture, compute, pack, restore, unpack
 
 if TYPE_CHECKING:
@@ -263,17 +263,17 @@ class TrainingSteps:
         """Return the state of one rank; on that rank its own."""
         group = self._group
         packed = pack(self._saved.state, _can_be_sent)
-        sent = packed.form, [_Place.of(array) for array in packed.arrays]
-        form, places = broadcast_object(sent, root, group=group, timeout=timeout)
+        sent = packed.form, [ArrayForm.of(array) for array in packed.arrays]
+        form, forms = broadcast_object(sent, root, group=group, timeout=timeout)
         is_root = self._rank() == root
         arrays = [
             broadcast(
-                packed.arrays[number] if is_root else place.empty(),
+                packed.arrays[number] if is_root else its_form.empty(),
                 root,
                 group=group,
                 timeout=timeout,
             )
-            for number, place in enumerate(places)
+            for number, its_form in enumerate(forms)
         ]
         return self._saved.state if is_root else unpack(form, arrays)
 
@@ -295,33 +295,6 @@ class TrainingSteps:
                 raise DistributedError(msg)
             parts = [old if part is None else part for old, part in zip(kept, parts, strict=True)]
         self._saved = self._saved._replace(part=parts[rank], parts=tuple(parts))
-
-
-class _Place(NamedTuple):
-    """The form of an array that another rank sends."""
-
-    framework: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @staticmethod
-    def of(array: Any) -> _Place:
-        kind = kind_of(array)
-        assert kind is not None
-        return _Place(kind.name, kind.dtype_name(array), tuple(array.shape))
-
-    def empty(self) -> Any:
-        """Return an array of this form."""
-        if self.framework == "numpy":
-            return np.empty(self.shape, self.dtype)
-        if self.framework == "torch":
-            import torch
-
-            return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
-        import mlx.core as mx
-
-        name = "bool_" if self.dtype == "bool" else self.dtype
-        return mx.zeros(self.shape, getattr(mx, name))
 
 
 def _can_be_sent(array: Any) -> bool:

@@ -6,7 +6,6 @@ callers send the buffers.
 
 from __future__ import annotations
 
-import importlib
 import io
 import linecache
 import pickle
@@ -16,7 +15,7 @@ from traceback import format_exception_only
 from types import FunctionType
 from typing import Any
 
-from .copying import ValuePickler
+from .copying import MAIN, ValuePickler, names_of
 from .errors import name_of, text_of
 
 Buffers = Sequence[Any]
@@ -32,12 +31,7 @@ class _MainNamespace(dict[str, Any]):
     """Placeholder for the notebook's globals; loaded, it is the rank's namespace."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return main_namespace, ()
-
-
-def main_namespace() -> dict[str, Any]:
-    """Return the namespace of this process's cells."""
-    return vars(importlib.import_module("__main__"))
+        return names_of, (MAIN,)
 
 
 class _CallPickler(ValuePickler):
@@ -57,11 +51,6 @@ def pack_value(value: object) -> list[Any]:
     value. A function of the notebook uses the rank's names as its globals, and the notebook's names
     where the rank has none.
 
-    Raises
-    ------
-    Exception
-        Any error of an object that cannot be pickled.
-
     Examples
     --------
     >>> load_value(pack_value([1, "two"]))
@@ -71,7 +60,7 @@ def pack_value(value: object) -> list[Any]:
     file = io.BytesIO()
     pickler = _CallPickler(file, buffers.append)
     # Not empty, because cloudpickle fills an empty dict.
-    pickler.globals_ref[id(main_namespace())] = _MainNamespace(__name__="__main__")
+    pickler.globals_ref[id(names_of(MAIN))] = _MainNamespace(__name__=MAIN)
     pickler.dump(value)
     return [file.getbuffer(), *buffers]
 
@@ -92,11 +81,6 @@ def load_value(buffers: Buffers) -> Any:
 
 def pack_call(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Pack a call into buffers, with its function's source for tracebacks.
-
-    Raises
-    ------
-    Exception
-        Any error of an object that cannot be pickled.
 
     Examples
     --------
@@ -174,13 +158,13 @@ def map_block(function: Callable[..., Any], *blocks: Sequence[Any]) -> list[Any]
 
 def bind(name: str, value: object) -> None:
     """Bind a name for this rank's cells."""
-    main_namespace()[name] = value
+    names_of(MAIN)[name] = value
 
 
 def fetch(name: str) -> Any:
     """Return the value of a name of this rank's cells."""
     try:
-        return main_namespace()[name]
+        return names_of(MAIN)[name]
     except KeyError:
         msg = f"name {name!r} is not defined"
         raise NameError(msg) from None
@@ -221,19 +205,8 @@ class _Limited(io.BytesIO):
 def pack_values(values: Mapping[str, object], max_nbytes: int | None = None) -> list[memoryview]:
     """Pack named values into buffers; the first buffer is a pickle.
 
-    The memory of arrays is not copied. An object that two values share is sent once.
-
-    Parameters
-    ----------
-    values : mapping of str to object
-        By name; ``""`` is the value of a cell.
-    max_nbytes : int, optional
-        Largest size of all buffers, in bytes.
-
-    Returns
-    -------
-    list of memoryview
-        Buffers for `unpack_values`.
+    The memory of arrays is not copied. An object that two values share is sent once. The name of
+    the value of a cell is ``""``. ``max_nbytes`` limits the size of all buffers.
 
     Raises
     ------
@@ -273,17 +246,8 @@ def pack_values(values: Mapping[str, object], max_nbytes: int | None = None) -> 
 def unpack_values(buffers: Sequence[Any], where: str) -> dict[str, Any]:
     """Load values that `pack_values` has packed; arrays use the memory of ``buffers``.
 
-    Parameters
-    ----------
-    buffers : sequence of buffers
-        From a process of ours: loading a pickle runs code that the pickle names.
-    where : str
-        Place for the error text: ``"here"``, or ``"on the rank"``.
-
-    Returns
-    -------
-    dict of str to object
-        By name.
+    The buffers must be from a process of ours: loading a pickle runs code that the pickle names.
+    Errors name the place ``where``: ``"here"``, or ``"on the rank"``.
 
     Raises
     ------

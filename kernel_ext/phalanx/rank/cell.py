@@ -1,4 +1,4 @@
-"""Begin, hold, interrupt and end cells in a rank; prepare the shell.
+"""Begin, hold, interrupt and end cells in a rank.
 
 During a stop `HeldCell` holds the rank before its next operation;
 `phalanx.workspace.cells.stopping` decides when the rank goes on.
@@ -11,166 +11,24 @@ import hashlib
 import signal
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
-import numpy as np
-
-import phalanx
-from phalanx.distributed import Progress, drop_hold, hold, join, let_in, progress, release
+from phalanx.distributed import Progress, drop_hold, hold, let_in, progress, release
 from phalanx.protocol import Step, StopReport
 
-JOIN_TIMEOUT_S = 30.0
-_OF_THE_WORLD = ("rank", "size", "world")  # not px and np: to rebind these is an import
-
-_HINT = "ends the cell, not the rank; %distributed stop ends the ranks"
 CELL = "<cell "  # how the file names of cells begin
-_WHERE = "a cell of the notebook"
 # Signal that only interrupts a wait: Python code does not see it, and programs that are started
 # from here ignore it unless they install a handler.
 NUDGE = signal.SIGURG
-
-_NAMES = ("distributed", "autodistributed", "local")
-
-
-def enter(namespace: dict[str, Any]) -> dict[str, Any]:
-    """Join the present world and bind ``rank size world px np`` for the cells.
-
-    Called when the ranks are up, and again before a cell after an epoch has ended. A name that the
-    user has bound is left alone. Returns the names, for `restore_names`.
-    """
-    world = join(JOIN_TIMEOUT_S)
-    names = {"world": world, **introduce(namespace, world.rank(), world.size())}
-    restore_names(namespace, names)
-    return names
-
-
-def introduce(namespace: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
-    """Bind ``rank size px np`` for the cells, also without a world."""
-    names = {"rank": rank, "size": size, "px": phalanx, "np": np}
-    restore_names(namespace, names)
-    return names
-
-
-def restore_names(namespace: dict[str, Any], names: dict[str, Any]) -> None:
-    """Bind the missing names again: `%reset` deletes ours too."""
-    for name, value in names.items():
-        namespace.setdefault(name, value)
-
-
-def say_rebound(namespace: dict[str, Any], names: dict[str, Any]) -> str:
-    """Return a warning about rebound names of ours; "" if none.
-
-    Examples
-    --------
-    >>> ours = {"rank": 0, "size": 2}
-    >>> say_rebound({"rank": 0, "size": 100}, ours)
-    'phalanx: size is not of this world any more, this cell has rebound it; del size brings it back'
-    >>> say_rebound({"rank": 0}, ours)
-    ''
-    """
-    rebound = [
-        name
-        for name in _OF_THE_WORLD
-        if name in names and name in namespace and not _is_same(namespace[name], names[name])
-    ]
-    if not rebound:
-        return ""
-    are, them = ("is", "it") if len(rebound) == 1 else ("are", "them")
-    return (
-        f"phalanx: {' and '.join(rebound)} {are} not of this world any more, this cell has rebound "
-        f"{them}; del {', '.join(rebound)} brings {them} back"
-    )
-
-
-def _is_same(value: object, own: object) -> bool:
-    return value is own or (type(value) is int and type(own) is int and value == own)
-
-
-def prepare_exit(shell: Any) -> None:
-    """Have `exit` and `quit` raise SystemExit, as in a script.
-
-    IPython's own would end this process a moment after the cell, during the next cell.
-    """
-    from IPython.core.autocall import ZMQExitAutocall
-
-    class LeaveCell(ZMQExitAutocall):  # type: ignore[misc]
-        """Exit the cell; works by its bare name too, as IPython's does."""
-
-        def __call__(self, code: object = None, *, keep_kernel: bool = False) -> None:
-            raise SystemExit(code)
-
-    shell.exiter = LeaveCell(shell)  # `%reset` binds `exit` from here
-    shell.user_ns["exit"] = shell.user_ns["quit"] = shell.exiter
-    # IPython's advice for a terminal does not apply here.
-    warnings.filterwarnings("ignore", "To exit: use 'exit', 'quit'", UserWarning)
-
-
-def say_left(value: str) -> str:
-    """Say that the cell ended with SystemExit, and its value.
-
-    Examples
-    --------
-    >>> say_left("3")
-    '3 (ends the cell, not the rank; %distributed stop ends the ranks)'
-    """
-    return f"{value} ({_HINT})" if value and value != "None" else f"it {_HINT}"
 
 
 def cell_name(transformed_code: str) -> str:
     """Return the file name of a cell, from its code for Python."""
     digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
     return f"{CELL}{digest[:8]}>"
-
-
-def prepare_cell_names(shell: Any) -> Callable[[str, int], None]:
-    """Name cells by a hash; in tracebacks by the notebook's number.
-
-    A cell has the same file name on all ranks, so that equal output is equal. IPython's own count
-    is of the cells of this rank, and the notebook has another count.
-
-    Returns
-    -------
-    callable
-        Takes the client and the number of each cell before it runs; 0: the cell has no number. Of
-        an earlier client's cells no number is shown: another notebook counts anew.
-    """
-    from IPython.core import oinspect
-
-    newest = ""
-    now = "", 0
-    numbers: dict[str, tuple[str, int]] = {}  # by file name
-
-    def begin(client: str, number: int) -> None:
-        nonlocal now
-        now = client, number
-
-    def name_of(_raw: str, transformed_code: str, _number: int) -> str:
-        nonlocal newest
-        newest = cell_name(transformed_code)
-        numbers[newest] = now
-        return newest
-
-    def words_for(name: str) -> tuple[str, str] | None:
-        if not name.startswith(CELL):
-            return None  # not a cell: IPython names the file
-        client, number = numbers.get(name, ("", 0))
-        if number and client == now[0]:
-            return "Cell", f"In[{number}]"
-        return ("This" if name == newest else "Earlier"), "cell"
-
-    def file_of(thing: Any) -> str | None:
-        found = find_file(thing)
-        return _WHERE if found is not None and f"/{CELL}" in found else found
-
-    find_file = oinspect.find_file
-    oinspect.find_file = file_of  # the original joins a cell's name to the current folder
-    shell.compile.get_code_name = name_of
-    shell.compile.format_code_name = words_for
-    return begin
 
 
 class InterruptGate:
@@ -286,7 +144,7 @@ class InterruptGate:
         with self._lock:
             if self._running != cell or not (self._is_sent and self._has_looked):
                 return False
-        if not _is_in_cell(sys._current_frames().get(self._main_thread)):
+        if _cell_frame(sys._current_frames().get(self._main_thread)) is None:
             return False
         seen: set[int] = set()
         handled = _handled_by(self._main_thread)
@@ -321,13 +179,14 @@ def from_cell(traceback: TracebackType | None) -> TracebackType | None:
 
 def runs_cell() -> bool:
     """Whether the calling thread runs the code of a cell."""
-    return _is_in_cell(sys._getframe())
+    return _cell_frame(sys._getframe()) is not None
 
 
-def _is_in_cell(frame: FrameType | None) -> bool:
+def _cell_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of a cell, from this frame on outwards."""
     while frame is not None and not frame.f_code.co_filename.startswith(CELL):
         frame = frame.f_back
-    return frame is not None
+    return frame
 
 
 def _handled_by(thread: int) -> BaseException | None:
@@ -355,29 +214,6 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def prepare_own_magics(shell: Any) -> None:
-    """Register our magics so that they fail and say what to do.
-
-    Without this IPython would say that there are no such magics.
-    """
-    for name in _NAMES:
-        shell.register_magic_function(_refusal(name), "line_cell", name)
-
-
-def _refusal(name: str) -> Callable[..., NoReturn]:
-    from IPython.core.error import UsageError
-
-    def refuse(line: str, cell: str | None = None) -> NoReturn:  # noqa: ARG001
-        """Refuse the magic and say where to use it."""
-        magic = f"%{name}" if cell is None else f"%%{name}"
-        msg = (
-            f"{magic} is the notebook's, and this cell runs on the ranks: give it a cell of its own"
-        )
-        raise UsageError(msg)
-
-    return refuse
 
 
 class HeldCell:
@@ -503,9 +339,7 @@ def _place(found: Progress | None) -> str:
         return f"before {found.held.called}"
     if found is not None and found.current is not None:
         return f"in {found.current}"
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and not frame.f_code.co_filename.startswith(CELL):
-        frame = frame.f_back
+    frame = _cell_frame(sys._current_frames().get(threading.main_thread().ident or 0))
     words = [] if frame is None else [f"at cell line {frame.f_lineno}"]
     if found is not None and found.last is not None:
         words.append(f"after {found.last}")

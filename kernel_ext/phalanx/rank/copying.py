@@ -13,8 +13,8 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from phalanx.distributed import SealedPair
 
 from .errors import name_of, text_of
 
-_MAIN = "__main__"
+MAIN = "__main__"
 # Objects by which a dataclass marks its fields; each process has one of each.
 _SENTINELS = {id(getattr(dataclasses, name)): name for name in ("MISSING", "KW_ONLY")}
 # Attributes that differ between processes though the source is the same: places in the source,
@@ -40,33 +40,6 @@ _OWN = {"rank", "size", "world", "px", "np", "In", "Out", "exit", "quit", "get_i
 
 _WHY_CHARACTERS = 160
 _OP = "restart --from"
-
-
-class _Sink(Protocol):
-    """File that receives a pickle."""
-
-    def write(self, data: Any, /) -> int:
-        """Write the next bytes."""
-
-
-class _NullSink:
-    """Discard a pickle, so that a check needs no memory for it."""
-
-    def write(self, data: Any, /) -> int:
-        """Discard the next bytes."""
-        return len(data)
-
-
-class _HashSink:
-    """Hash a pickle."""
-
-    def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def write(self, data: Any, /) -> int:
-        """Hash the next bytes."""
-        self.hash.update(data)
-        return len(data)
 
 
 class ValuePickler(CloudPickler):  # type: ignore[misc]
@@ -87,7 +60,7 @@ class ValuePickler(CloudPickler):  # type: ignore[misc]
         Gets the memory of an array; if it returns True, the memory is put into the pickle.
     """
 
-    def __init__(self, file: _Sink, on_buffer: Callable[[memoryview], bool | None]) -> None:
+    def __init__(self, file: Any, on_buffer: Callable[[memoryview], bool | None]) -> None:
         super().__init__(file, protocol=5, buffer_callback=lambda buffer: on_buffer(buffer.raw()))
 
     # Returns `object.__reduce__` values; pickle also takes a sixth item.
@@ -113,7 +86,7 @@ class ValuePickler(CloudPickler):  # type: ignore[misc]
         module = str(function.__globals__.get("__name__"))
         # A decorator's wrapper has the globals of its library.
         is_modules = getattr(sys.modules.get(module), "__dict__", None) is function.__globals__
-        if module != _MAIN and not is_modules:
+        if module != MAIN and not is_modules:
             return reduced
         make, (code, _names, *args), (attributes, slots), *_, fill = reduced
         state = fill, (attributes, {**slots, "__globals__": {}})
@@ -169,9 +142,9 @@ class _Digester(ValuePickler):
 
 def _digest(cls: type) -> str:
     """Return a digest of a class's content, used as its name."""
-    sink = _HashSink()
-    _Digester(sink, lambda memory: True).dump(cls)
-    return sink.hash.hexdigest()
+    content = hashlib.sha256()
+    _Digester(SimpleNamespace(write=content.update), lambda memory: True).dump(cls)
+    return content.hexdigest()
 
 
 def _class_here(make: Callable[..., type], args: Any, qualname: str, digest: str) -> type:
@@ -198,10 +171,10 @@ def _fill_class(cls: type, state: tuple[Callable[..., object], Any]) -> None:
 
 
 def _class_of_cells(qualname: str) -> type | None:
-    found: Any = sys.modules[_MAIN]
+    found: Any = sys.modules[MAIN]
     for name in qualname.split("."):
         found = getattr(found, name, None)
-    return found if isinstance(found, type) and found.__module__ == _MAIN else None
+    return found if isinstance(found, type) and found.__module__ == MAIN else None
 
 
 class _Namespace:
@@ -211,17 +184,18 @@ class _Namespace:
         self._module = module
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _namespace_here, (self._module,)
+        return names_of, (self._module,)
 
 
-def _namespace_here(module: str) -> dict[str, Any]:
+def names_of(module: str) -> dict[str, Any]:
+    """Return the names of a module of this process; cells have ``__main__``."""
     return vars(importlib.import_module(module))
 
 
 def _fill_function(function: FunctionType, state: tuple[Callable[..., object], Any]) -> None:
     fill, attributes = state
     fill(function, attributes)
-    if function.__globals__.get("__name__") == _MAIN:
+    if function.__globals__.get("__name__") == MAIN:
         function.__globals__["__builtins__"] = builtins  # cloudpickle has put in their dict
 
 
@@ -260,7 +234,7 @@ def check(value: object) -> None:
     Exception
         Any error of an object that cannot be pickled.
     """
-    ValuePickler(_NullSink(), lambda memory: None).dump(value)
+    ValuePickler(SimpleNamespace(write=len), lambda memory: None).dump(value)
 
 
 def pack(values: Mapping[str, object]) -> tuple[memoryview, list[memoryview]]:
@@ -338,20 +312,7 @@ def copy_names(
     ``source`` and all ``ranks`` call this function. The names travel in one pickle, so that objects
     shared by two names are shared on the other side too: an optimizer has the parameters of the
     model that came with it. Names that cannot be pickled, or cannot be loaded on one of ``ranks``,
-    are left out, with the reason.
-
-    Parameters
-    ----------
-    namespace : dict
-        The user's names on this rank.
-    hidden : mapping of str to object
-        Names that IPython had put in the namespace.
-    source : int
-        Rank that has the names.
-    ranks : collection of int
-        Ranks that get the names.
-    rank : int
-        This rank.
+    are left out, with the reason; so are the names that IPython had put there (``hidden``).
     """
     if rank == source:
         return _give(namespace, hidden, [SealedPair(peer, _OP) for peer in sorted(ranks)])

@@ -134,13 +134,6 @@ def is_users(frame: FrameType) -> bool:
     return True
 
 
-def leave_debuggers(namespace: dict[str, Any], tracer: Any) -> None:
-    """Remove a debugger's trace function and pdb's names after a cell."""
-    sys.settrace(tracer)
-    for name in ("__return__", "__exception__"):
-        namespace.pop(name, None)
-
-
 class ErrorOfCell(NamedTuple):
     """The error that ``%debug`` finds on a rank, and its cell."""
 
@@ -150,18 +143,25 @@ class ErrorOfCell(NamedTuple):
     last_cell: str  # last cell that this rank has run
 
 
-class LastError:
-    """Save the error that ``%debug`` finds, and restore it later.
+class DebuggerState:
+    """Save the trace function and the error that ``%debug`` finds.
 
-    Used around our own errors.
+    Made before a cell.
     """
 
     NAMES = ("last_type", "last_value", "last_traceback", "last_exc")
 
     def __init__(self) -> None:
+        self._tracer = sys.gettrace()
         self._saved = {name: getattr(sys, name) for name in self.NAMES if hasattr(sys, name)}
 
-    def is_replaced(self) -> bool:
+    def end_debuggers(self, namespace: dict[str, Any]) -> None:
+        """Remove a debugger's trace function and pdb's names."""
+        sys.settrace(self._tracer)
+        for name in ("__return__", "__exception__"):
+            namespace.pop(name, None)
+
+    def has_other_error(self) -> bool:
         """Whether another error has been raised since."""
         return getattr(sys, "last_traceback", None) is not self._saved.get("last_traceback")
 
@@ -172,8 +172,8 @@ class LastError:
         if error is not None:
             error.__traceback__ = sys.last_traceback = without_own_frames(error.__traceback__)
 
-    def restore(self) -> None:
-        """Restore the saved error."""
+    def restore_error(self) -> None:
+        """Restore the saved error, after one of our own."""
         for name in self.NAMES:
             if name in self._saved:
                 setattr(sys, name, self._saved[name])

@@ -1,12 +1,11 @@
-"""Turn a rank's error texts and bytes into sendable text."""
+"""Turn error texts into text that can be sent."""
 
 from __future__ import annotations
 
 import codecs
-import io
 import json
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 CUT = 100_000  # longest error text that is shown, in characters
 
@@ -86,32 +85,3 @@ def _escape_in_json(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(_AS_JSON, _escape_in_json)
-
-
-class BytesToText(io.BufferedIOBase):
-    """Binary ``buffer`` of a text stream: decodes the bytes that are written.
-
-    Bytes and text keep the order in which they were written. Invalid UTF-8 becomes ``U+FFFD``.
-    """
-
-    def __init__(self, text: TextIO) -> None:
-        self._text = text
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the stream's descriptor."""
-        return self._text.fileno()
-
-    def write(self, data: Any) -> int:
-        """Decode bytes (any object with a buffer) and write the text."""
-        view = memoryview(data)
-        self._text.write(self._decoder.decode(view.tobytes()))
-        return view.nbytes
-
-    def flush(self) -> None:
-        """Flush the stream."""
-        self._text.flush()

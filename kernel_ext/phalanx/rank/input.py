@@ -1,7 +1,6 @@
-"""Provide `input()`, ``sys.stdin`` and `help()` in a rank.
+"""Provide `input()` and ``sys.stdin`` in a rank.
 
 `TypedLines` reads the lines typed for a cell, by the rule below. `CellInput` is ``sys.stdin``.
-`HelpDesk` answers requests for help and completion on its own thread.
 
 The rule of typed input (`RankInputLog`)
 ----------------------------------------
@@ -25,7 +24,6 @@ ends all data of its ranks; at a debugger it is one command (the debugger quits)
 from __future__ import annotations
 
 import io
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,14 +31,12 @@ from typing import NamedTuple
 
 from phalanx.distributed import Loss
 from phalanx.errors import RankFailure
-from phalanx.protocol import LineNeed, TypedLine
+from phalanx.protocol import LineNeed, LineNotNeeded, TypedLine
 
 # Poll interval of a wait. An interrupt of the main thread is then seen at once: on some platforms
 # a Condition's wait in the main thread returns on a signal only when it has a timeout. The loss of
 # a rank is seen as soon as in an operation. A poll costs 15 us.
 POLL_S = 0.04
-
-log = logging.getLogger(__name__)
 
 
 class NoCellRuns(RuntimeError):
@@ -65,10 +61,6 @@ class _Read(NamedTuple):
     known_epoch: int
 
 
-def _nothing() -> None:
-    """Return no loss, for a rank without a group."""
-
-
 @dataclass(frozen=True)
 class MissingInput:
     """Result of a read before entry ``index`` has come."""
@@ -79,7 +71,7 @@ class MissingInput:
 class RankInputLog:
     """One rank's copy of a cell's log, with two positions.
 
-    Each kind of entry has a position.
+    Each kind of entry has a position. ``refusal`` is the reason why no user can be asked.
 
     Examples
     --------
@@ -96,6 +88,8 @@ class RankInputLog:
         self._rank = rank
         self._entries: list[TypedLine] = []
         self._places = {False: 0, True: 0}  # by is_command
+        self.refusal: str | None = None
+        self.is_stopped = False
 
     def feed(self, entry: TypedLine) -> None:
         """Add the next entry of the log."""
@@ -136,19 +130,15 @@ class TypedLines:
     def __init__(
         self,
         rank: int,
-        ask: Callable[[LineNeed], None],
-        withdraw: Callable[[str], None] = lambda cell: None,
-        loss: Callable[[], Loss | None] = _nothing,
+        ask: Callable[[LineNeed | LineNotNeeded], None],
+        loss: Callable[[], Loss | None] = lambda: None,
     ) -> None:
         self._rank = rank
         self._ask = ask
-        self._withdraw = withdraw
         self._loss = loss
         self._condition = threading.Condition()
         self._cell = ""
-        self._logs: dict[str, RankInputLog] = {}
-        self._refusals: dict[str, str] = {}
-        self._stopped: set[str] = set()
+        self._logs: dict[str, RankInputLog] = {}  # by cell
         self._readers: dict[bool, int] = {}  # by is_command: the thread that reads now
         self._lost: frozenset[int] = frozenset()  # ranks that were lost before the cell began
         self._raised: set[int] = set()  # epochs with a loss that a read of this cell has raised
@@ -161,9 +151,7 @@ class TypedLines:
         with self._condition:
             self._cell = cell
             self._lost, self._raised = frozenset(lost), set()
-            self._logs = {cell: self._logs.get(cell, RankInputLog(self._rank))}
-            self._refusals = {c: text for c, text in self._refusals.items() if c == cell}
-            self._stopped &= {cell}
+            self._logs = {cell: self._log_of(cell)}
             self._condition.notify_all()
 
     def end(self) -> None:
@@ -171,7 +159,6 @@ class TypedLines:
         with self._condition:
             self._cell = ""
             self._logs.clear()
-            self._refusals.clear()
             self._condition.notify_all()
 
     @property
@@ -182,22 +169,23 @@ class TypedLines:
     def feed(self, cell: str, entry: TypedLine) -> None:
         """Add an entry to a cell's log."""
         with self._condition:
-            if cell not in self._logs:
-                self._logs[cell] = RankInputLog(self._rank)
-            self._logs[cell].feed(entry)
+            self._log_of(cell).feed(entry)
             self._condition.notify_all()
 
     def refuse(self, cell: str, message: str) -> None:
         """Fail this cell's reads with ``message``: no user can be asked."""
         with self._condition:
-            self._refusals[cell] = message
+            self._log_of(cell).refusal = message
             self._condition.notify_all()
 
     def stop(self, cell: str) -> None:
         """Stop the main thread's reads in this cell; call before the interrupt."""
         with self._condition:
-            self._stopped.add(cell)
+            self._log_of(cell).is_stopped = True
             self._condition.notify_all()
+
+    def _log_of(self, cell: str) -> RankInputLog:
+        return self._logs.setdefault(cell, RankInputLog(self._rank))
 
     def next_line(
         self, prompt: str = "", *, password: bool = False, is_command: bool = False
@@ -236,20 +224,20 @@ class TypedLines:
                     self._condition.notify_all()
 
     def _next(self, read: _Read, prompt: str, password: bool) -> str:
-        cell, is_command = read.cell, read.is_command
+        log, is_command = self._logs[read.cell], read.is_command
         is_asked = False
         try:
-            while isinstance(found := self._logs[cell].read(is_command=is_command), MissingInput):
-                if cell in self._refusals:
-                    raise RuntimeError(self._refusals[cell])
+            while isinstance(found := log.read(is_command=is_command), MissingInput):
+                if log.refusal is not None:
+                    raise RuntimeError(log.refusal)
                 self._check_loss(read)
                 if not is_asked:
-                    self._ask(LineNeed(cell, found.index, prompt, password, is_command))
+                    self._ask(LineNeed(read.cell, found.index, prompt, password, is_command))
                     is_asked = True
                 self._wait(read)
         except RankFailure:
             if is_asked:
-                self._withdraw(cell)
+                self._ask(LineNotNeeded(read.cell))
             raise
         return found
 
@@ -265,7 +253,8 @@ class TypedLines:
             self._check_loss(read)
 
     def _check_stop(self, read: _Read) -> None:
-        if read.cell in self._stopped and threading.current_thread() is threading.main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._logs[read.cell].is_stopped and is_main:
             raise DebuggerStopped if read.is_command else KeyboardInterrupt
 
     def _known_epoch(self) -> int:
@@ -369,41 +358,10 @@ class CellInput(io.TextIOBase):
     def _fetch(self) -> str:
         try:
             return self._next_line() + "\n"
-        except EOFError:
+        except (EOFError, NoCellRuns):  # between cells stdin behaves like /dev/null
             return ""
 
     def _check_open(self) -> None:
         if self.closed:
             msg = "I/O operation on closed file"
             raise ValueError(msg)
-
-
-class HelpDesk:
-    """Answer questions (help, completion) on its own thread.
-
-    The thread that takes control messages must stay free for typed lines and for a stop, and
-    jedi can take seconds to read a library for the first time. Only the newest question of each
-    kind waits: the user has typed on since an older one, so questions never pile up.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, Callable[[], None]] = {}
-        self._changed = threading.Condition()
-        threading.Thread(target=self._run, name="help", daemon=True).start()
-
-    def take(self, kind: str, answer: Callable[[], None]) -> None:
-        """Queue a question; replace a waiting one of the same kind."""
-        with self._changed:
-            self._waiting[kind] = answer
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                answer = self._waiting.pop(next(iter(self._waiting)))
-            try:
-                answer()
-            except Exception:
-                # Inspecting a user's objects runs their code, which may raise anything; go on.
-                log.exception("a question while typing could not be answered")

@@ -9,30 +9,18 @@ from __future__ import annotations
 
 import codecs
 import ctypes
-import importlib
 import os
 import select
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
-from types import ModuleType
-from typing import Any
 
 import msgspec
 from IPython.display import display
 
 from phalanx.distributed import init
-from phalanx.distributed.bench import (
-    limits_of_ranks,
-    measure_links,
-    sizes_between,
-    sweep,
-)
+from phalanx.distributed.bench import limits_of_ranks, measure_links, sizes_between, sweep
 from phalanx.protocol import (
     LIMITS_MIME,
     LINKS_DONE_MIME,
@@ -44,7 +32,6 @@ from phalanx.protocol import (
 
 KEPT_NBYTES = 256 << 20  # the newest output; the blocks of older output are freed
 _PUNCH_EVERY_NBYTES = 64 << 20
-NOTEBOOK = "tqdm.notebook"
 # Bytes that a rank may have sent and no client has drawn. Four ranks that print faster than a
 # notebook draws cost the notebook 16 MiB; between 256 KiB and 4 MiB the output came equally fast.
 WINDOW_NBYTES = 4 << 20
@@ -154,73 +141,6 @@ class OutputRecord:
             off = ctypes.c_int64
             # If the file system cannot punch holes the file grows, as any log does.
             punch(self._fd, _PUNCH_HOLE | _KEEP_SIZE, off(begin), off(length))
-
-
-class _NoOutputs(dict[int, Any]):
-    """Give a new list for each key and keep none."""
-
-    def __missing__(self, key: int) -> list[Any]:
-        return []
-
-    def __setitem__(self, key: int, value: Any) -> None:
-        pass
-
-
-def keep_no_outputs(shell: Any) -> None:
-    """Make IPython keep no copy of the output and errors of cells.
-
-    IPython 9 and later keep all output for `%notebook`: a rank grew by 185 bytes with each `print`.
-    They also format each error once more, and lose the error if its class or text raises then.
-    """
-    history = shell.history_manager
-    for name in ("outputs", "exceptions"):
-        if hasattr(history, name):
-            setattr(history, name, _NoOutputs())
-    shell._format_exception_for_storage = lambda *_, **__: {}
-
-
-def prepare_bars(has_widgets: Callable[[], bool]) -> None:
-    """Make `tqdm.notebook` (and so `tqdm.auto`) draw text without widgets.
-
-    ``has_widgets`` is asked when the module is imported: where widgets are live, bars are, too.
-    """
-    sys.meta_path.insert(0, _TextBars(has_widgets))
-
-
-class _TextBars(MetaPathFinder, Loader):
-    """Import `tqdm.notebook` as a module with tqdm's bars for terminals."""
-
-    def __init__(self, has_widgets: Callable[[], bool]) -> None:
-        self._has_widgets = has_widgets
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find `tqdm.notebook`; leave other names to the next finder."""
-        if fullname != NOTEBOOK or self._has_widgets():
-            return None
-        return spec_from_loader(fullname, self)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Fill the module with text bars.
-
-        `tqdm.auto` looks for a name that is missing here and then uses the bars for terminals.
-        """
-        std: Any = importlib.import_module("tqdm.std")
-
-        class TextBar(std.tqdm):  # type: ignore[misc]
-            """Bar of text that takes the arguments of a notebook's bar."""
-
-            def __init__(self, *args: Any, display: bool = True, **options: Any) -> None:
-                options.setdefault("disable", not display)
-                super().__init__(*args, **options)
-
-        def text_range(*args: int, **options: Any) -> Any:
-            return TextBar(range(*args), **options)
-
-        names = {"tqdm": TextBar, "trange": text_range}
-        names |= {"tqdm_notebook": TextBar, "tnrange": text_range}
-        vars(module).update(names)
 
 
 class OutputThrottle:

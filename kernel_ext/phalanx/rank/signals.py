@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from .cell import CELL
+from .cell import from_cell
 
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT})
 
@@ -21,10 +21,7 @@ def describe_error(error: BaseException) -> str:
 
 def in_cell(error: BaseException) -> TracebackType | None:
     """Return a traceback from the first cell frame on, or None."""
-    frames = error.__traceback__
-    while frames is not None and not frames.tb_frame.f_code.co_filename.startswith(CELL):
-        frames = frames.tb_next
-    return frames
+    return from_cell(error.__traceback__)
 
 
 class SignalHandlers:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.runs.tiers import examples
 
 from phalanx.protocol import LineNeed, TypedLine
-from phalanx.rank import MissingInput, RankInputLog
+from phalanx.rank.input import MissingInput, RankInputLog
 from phalanx.workspace.cells.prompting import InputRequests, WrongAddress
 
 N_RANKS = 2

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jupyter_client.session import json_packer, json_unpacker
 
-from phalanx.rank import BytesToText, escape_surrogates, packs_anything
+from phalanx.rank import escape_surrogates, packs_anything
+from phalanx.supervisor.engine.output import BytesToText
 
 ANY_TEXT = st.text(st.characters(exclude_categories=[]))
 

@@ -128,12 +128,13 @@ def test_a_thread_of_asyncio_that_has_work_is_waited_for(ws, gate):
 
 
 FAIL_TO_ENTER = """
-import phalanx.supervisor.engine.kernel as kernel, time
+import time
+from phalanx.rank import OwnNames
 if rank == 1:
-    def fail(names, enter=kernel.enter):
-        kernel.enter = enter
+    def fail(names, enter=OwnNames.enter):
+        OwnNames.enter = enter
         {how}
-    kernel.enter = fail
+    OwnNames.enter = fail
 px.all_sum(np.ones(1 + rank))
 """  # the last line has the next cell join anew
 

@@ -4,39 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ReduceOp
 
-from phalanx.distributed import Engine, EngineWork, Group
-from phalanx.errors import DistributedError
+from phalanx.distributed import Engine, EngineWork
+from phalanx.errors import DistributedError, NotSupported
 
-from .tensors import as_row, is_row, overlap, view
+from .tensors import is_row, overlap, row_for, view
 from .work import TorchWork, is_in_backward, raise_after_pass
 
-
-class Owner(Protocol):
-    """Interface of a process group for its calls."""
-
-    group: Group
-    limit: float
-
-    def report(self, error: BaseException) -> BaseException:
-        """Tell the other ranks of a failure; return the error to raise."""
-        ...
-
-    def note(self, work: TorchWork) -> None:
-        """Take a work that runs."""
-        ...
+if TYPE_CHECKING:
+    from .process_group import ProcessGroup
 
 
 class TorchCall:
     """Call of torch: operations of the engine, then copies and divisions."""
 
-    def __init__(self, owner: Owner, opts: Any, *, is_async: bool | None = None) -> None:
+    def __init__(self, owner: ProcessGroup, opts: Any, *, is_async: bool = True) -> None:
         self._owner = owner
-        self._is_async = getattr(opts, "asyncOp", True) if is_async is None else is_async
+        self._is_async = getattr(opts, "asyncOp", is_async)
         given = getattr(opts, "timeout", None)
         seconds = 0.0 if given is None else given.total_seconds()
         self._limit = seconds if seconds > 0 else owner.limit
@@ -82,14 +71,57 @@ class TorchCall:
 
     def target(self, output: Tensor, *, apart_from: Tensor) -> Tensor:
         """Return a row for the result, in the output itself if possible."""
-        if is_row(output) and not overlap(row := as_row(output), apart_from):
-            return row
-        return torch.empty(output.numel(), dtype=output.dtype)
+        row = row_for(output)
+        return torch.empty_like(row) if overlap(row, apart_from) else row
 
     def give(self, row: Tensor, output: Tensor, *, is_copy: bool = False) -> None:
         """Copy a result to the output, if it is not there."""
         if is_copy or row.data_ptr() != output.data_ptr() or not is_row(output):
             self._later.append(lambda: output.copy_(row.view(output.shape)))
+
+    def sum_sparse(self, tensor: Tensor, reduce_op: Any) -> None:
+        """Replace a sparse tensor by the sum of all ranks' tensors.
+
+        First the ranks exchange how many elements each has. Then every rank gets all elements.
+
+        Raises
+        ------
+        NotSupported
+            Another reduction than SUM and AVG, or another layout than COO.
+        """
+        if tensor.layout is not torch.sparse_coo or not any(
+            reduce_op == known for known in (ReduceOp.SUM, ReduceOp.AVG)
+        ):
+            msg = (
+                f"all_reduce: {reduce_op} of a tensor of layout {tensor.layout} is not supported; "
+                "SUM and AVG of torch.sparse_coo are; pass tensor.to_dense()"
+            )
+            raise NotSupported(msg)
+        size = self._owner.group.size()
+        mine = tensor.detach().coalesce()
+        counts = torch.empty(size, dtype=torch.int64)
+        count = TorchCall(self._owner, None, is_async=False)
+        count.run("all_gather", torch.tensor([mine._nnz()]), counts)
+        most = int(counts.max())
+        places = self._gather_padded(mine.indices().t(), most, size)
+        values = self._gather_padded(mine.values(), most, size)
+
+        def add_up() -> None:
+            is_used = torch.arange(most) < counts[:, None]
+            total = torch.sparse_coo_tensor(
+                places[is_used].t(), values[is_used], mine.shape, check_invariants=False
+            ).coalesce()
+            tensor.copy_(total / size if reduce_op == ReduceOp.AVG else total)
+
+        self.later(add_up)
+
+    def _gather_padded(self, rows: Tensor, most: int, size: int) -> Tensor:
+        """Start to gather ``most`` rows of each rank; missing rows are zero."""
+        filled = rows.new_zeros((most, *rows.shape[1:]))
+        filled[: len(rows)] = rows
+        every = rows.new_empty((size, *filled.shape))
+        self.run("all_gather", filled.view(-1), every.view(-1))
+        return every
 
     def work(self, outputs: Sequence[Any]) -> TorchWork:
         """Return the handle; a call that is not asynchronous is complete."""

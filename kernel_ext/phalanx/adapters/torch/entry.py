@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -48,7 +49,7 @@ def _register() -> None:
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
     # The module's name in the package is hidden by the function of the same name.
     handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
-    handlers["env"] = _Rendezvous(handlers["env"])
+    handlers["env"] = partial(_rendezvous, handlers["env"])
 
 
 def _create(options: Any, _backend_options: object) -> Any:
@@ -57,22 +58,19 @@ def _create(options: Any, _backend_options: object) -> Any:
     return create(options)
 
 
-class _Rendezvous:
-    """Handler of ``env://``: ours for our backend, torch's for every other."""
+def _rendezvous(of_torch: Callable[..., Iterator[Any]], url: str, **options: Any) -> Iterator[Any]:
+    """Yield store, rank and size for ``env://``.
 
-    def __init__(self, of_torch: Callable[..., Iterator[Any]]) -> None:
-        self._of_torch = of_torch
+    Ours for our backend, torch's for every other.
+    """
+    backend = _backend_of_caller()
+    if backend not in _OURS:
+        return of_torch(url, **options)
+    if backend == "undefined" and os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS"):
+        return of_torch(url, **options)
+    from phalanx.adapters.torch.rendezvous import meet
 
-    def __call__(self, url: str, **options: Any) -> Iterator[Any]:
-        """Yield store, rank and size."""
-        backend = _backend_of_caller()
-        if backend not in _OURS:
-            return self._of_torch(url, **options)
-        if backend == "undefined" and os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS"):
-            return self._of_torch(url, **options)
-        from phalanx.adapters.torch.rendezvous import meet
-
-        return meet(backend == "undefined", self._of_torch, url, options)
+    return meet(backend == "undefined", of_torch, url, options)
 
 
 def _backend_of_caller() -> str:

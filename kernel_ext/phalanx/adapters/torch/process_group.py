@@ -22,12 +22,12 @@ from .calls import TorchCall
 from .entry import BACKEND
 from .messages import Messages
 from .rendezvous import join
-from .sparse import sum_sparse
 from .tensors import (
     as_row,
     average,
     check,
     check_sizes,
+    concatenated,
     copy_reduced,
     counts_of,
     is_row,
@@ -35,6 +35,7 @@ from .tensors import (
     overlap,
     reduce_rows,
     reduction,
+    row_for,
     take_extreme,
 )
 from .work import TorchWork
@@ -85,6 +86,10 @@ def own_group(parent: Group) -> Group:
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distributed is not typed here
     """torch's process group with the ranks of a `Group`."""
 
+    supports_splitting = True
+    supports_coalescing = False  # a batch of messages is not one operation
+    supports_time_estimate = False
+
     def __init__(self, group: Group, store: Any, timeout: timedelta) -> None:
         super().__init__(group.rank(), group.size())
         self.group = group
@@ -97,40 +102,35 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
         self._coalesced: list[TorchWork] | None = None
         group._listen(lambda _engine: self._messages.renew())
 
-    def getBackendName(self) -> str:  # torch's name
-        return BACKEND
+    # torch has two names for many of these methods, and calls both.
 
     def name(self) -> str:
         """Return the name of the backend."""
         return BACKEND
 
-    def getGroupName(self) -> str:  # torch's name
+    getBackendName = name
+
+    def getGroupName(self) -> str:
         """Return the name that torch gave the group."""
         return self._name
+
+    group_name = property(getGroupName)
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
-    setGroupName = _set_group_name  # torch's name
+    setGroupName = _set_group_name
 
-    @property
-    def group_name(self) -> str:
-        """Return the name that torch gave the group."""
-        return self._name
-
-    def getGroupDesc(self) -> str:  # torch's name
+    def getGroupDesc(self) -> str:
         """Return the description that torch gave the group."""
         return self._description
+
+    group_desc = property(getGroupDesc)
 
     def _set_group_desc(self, description: str) -> None:
         self._description = description
 
-    setGroupDesc = _set_group_desc  # torch's name
-
-    @property
-    def group_desc(self) -> str:
-        """Return the description that torch gave the group."""
-        return self._description
+    setGroupDesc = _set_group_desc
 
     @property
     def _device_types(self) -> list[Any]:
@@ -141,21 +141,6 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
             msg = f"No backend type associated with device type {torch.device(device).type}"
             raise RuntimeError(msg)
         return self
-
-    @property
-    def supports_splitting(self) -> bool:
-        """Whether `split_group` works."""
-        return True
-
-    @property
-    def supports_coalescing(self) -> bool:
-        """Whether a batch of messages is one operation."""
-        return False
-
-    @property
-    def supports_time_estimate(self) -> bool:
-        """Whether the time of operations can be estimated."""
-        return False
 
     def _has_hooks(self) -> bool:
         return False
@@ -170,12 +155,13 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Leave the group; its memory and sockets are free again."""
+        """Leave the group, and free its memory and sockets.
+
+        Operations that still run raise on every rank.
+        """
         self.group.close()
 
-    def abort(self) -> None:
-        """Leave the group; operations that still run raise on every rank."""
-        self.group.close()
+    abort = shutdown
 
     def new_group(
         self,
@@ -238,23 +224,17 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
         return made
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None, *_more: Any) -> TorchWork:
-        """Reduce a tensor over all ranks, in place."""
+        """Reduce tensors over all ranks, in place."""
         opts = dist.AllreduceOptions() if opts is None else opts
-        return self._reduce_all("all_reduce", tensors, opts)
-
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> TorchWork:
-        """Reduce several tensors over all ranks, in place."""
-        opts = dist.AllreduceCoalescedOptions() if opts is None else opts
-        return self._reduce_all("all_reduce", tensors, opts)
-
-    def _reduce_all(self, op: str, tensors: list[Tensor], opts: Any) -> TorchWork:
         call = TorchCall(self, opts)
         for tensor in tensors:
             if tensor.is_cpu and tensor.layout is not torch.strided:
-                sum_sparse(call, self, tensor, opts.reduceOp)
+                call.sum_sparse(tensor, opts.reduceOp)
             else:
-                self._reduce_one(call, op, tensor, opts.reduceOp, is_result=True)
+                self._reduce_one(call, "all_reduce", tensor, opts.reduceOp, is_result=True)
         return call.work(tensors)
+
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> TorchWork:
         """Reduce a tensor over all ranks, on the root only."""
@@ -287,10 +267,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> TorchWork:
         """Reduce a tensor over all ranks; each rank gets its part."""
-        opts = dist.ReduceScatterOptions() if opts is None else opts
-        call = TorchCall(self, opts)
-        self._scatter_sum(call, output, input, opts.reduceOp)
-        return call.work([output])
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -317,10 +294,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
             if len({part.numel() for part in parts}) > 1:
                 self._scatter_uneven(call, output, parts, opts.reduceOp)
                 continue
-            whole = joined(parts)
-            if whole is None:
-                whole = torch.cat([as_row(part) for part in parts])
-            self._scatter_sum(call, output, whole, opts.reduceOp)
+            self._scatter_sum(call, output, concatenated(parts), opts.reduceOp)
         return call.work(outputs)
 
     def _scatter_sum(self, call: TorchCall, output: Tensor, tensor: Tensor, reduce_op: Any) -> None:
@@ -366,9 +340,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> TorchWork:
         """Concatenate the tensors of all ranks."""
-        call = TorchCall(self, opts)
-        self._gather(call, output, input)
-        return call.work([output])
+        return self.all_gather_single_coalesced([output], [input], opts)
 
     _allgather_base = all_gather_single
 
@@ -407,7 +379,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
         output, tensor = check(op, output), check(op, tensor)
         check_sizes(op, output.numel() == tensor.numel() * self._n, output, tensor, self._n)
         row = as_row(tensor)
-        out = as_row(output) if is_row(output) else torch.empty(output.numel(), dtype=output.dtype)
+        out = row_for(output)
         own = out[self.group.rank() * row.numel() :][: row.numel()]
         if overlap(row, out) and row.data_ptr() != own.data_ptr():
             row = row.clone()
@@ -425,7 +397,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
         if len({part.numel() for part in parts}) > 1:
             for rank, part in enumerate(parts):  # each rank's tensor has its own size
                 mine = as_row(tensor) if rank == self.group.rank() else None
-                out = as_row(part) if is_row(part) else torch.empty(part.numel(), dtype=part.dtype)
+                out = row_for(part)
                 call.run("broadcast", out if mine is None else mine, out, root=rank)
                 call.give(out, part)
             return
@@ -459,10 +431,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
             output = check("scatter", given)
             count = output.numel()
             if is_root:
-                parts = [check("scatter", tensor) for tensor in inputs[place]]
-                whole = joined(parts)
-                if whole is None:
-                    whole = torch.cat([as_row(part) for part in parts])
+                whole = concatenated([check("scatter", tensor) for tensor in inputs[place]])
             else:
                 whole = torch.empty(self._n * count, dtype=output.dtype)
             call.run("broadcast", whole, whole, root=opts.rootRank)
@@ -482,7 +451,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
         call = TorchCall(self, opts)
         op = "all_to_all"
         output, tensor = check(op, output), check(op, input)
-        out = as_row(output) if is_row(output) else torch.empty(output.numel(), dtype=output.dtype)
+        out = row_for(output)
         row = as_row(tensor)
         if not output_splits and not input_splits:
             check_sizes(op, output.numel() == tensor.numel(), output, tensor, 1)

@@ -39,8 +39,8 @@ def meet(
         dist.Backend.default_device_backend_map["cpu"] = BACKEND
     group = join()
     _check(url, group)
-    _Kept.store = LazyStore(lambda: next(of_torch(url, **options))[0])
-    return iter([(_Kept.store, group.rank(), group.size())])
+    LazyStore.kept = store = LazyStore(lambda: next(of_torch(url, **options))[0])
+    return iter([(store, group.rank(), group.size())])
 
 
 def join() -> Group:
@@ -68,18 +68,14 @@ def _check(url: str, group: Group) -> None:
             raise ValueError(msg)
 
 
-class _Kept:
-    """Keeps the store of the default group: torch keeps its C++ part."""
-
-    store: LazyStore | None = None
-
-
 class LazyStore(dist.Store):  # type: ignore[misc]  # torch.distributed is not typed here
     """A store that is opened by its first use.
 
     The backend needs none: ranks meet in their world. torch's own store listens on all addresses of
     the machine without a password, so it is opened only for programs that use it.
     """
+
+    kept: LazyStore | None = None  # the default group's: torch keeps only its C++ part
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         super().__init__()

@@ -88,6 +88,17 @@ def as_row(tensor: Tensor) -> Tensor:
     return tensor.resolve_conj().resolve_neg().contiguous().view(-1)
 
 
+def row_for(output: Tensor) -> Tensor:
+    """Return the output as a row, or a row without gaps."""
+    return as_row(output) if is_row(output) else torch.empty(output.numel(), dtype=output.dtype)
+
+
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors as one row, copied if they are apart."""
+    whole = joined(tensors)
+    return torch.cat([as_row(tensor) for tensor in tensors]) if whole is None else whole
+
+
 def view(op: str, row: Tensor, *, is_sum: bool = False) -> Array:
     """View a row for the engine.
 

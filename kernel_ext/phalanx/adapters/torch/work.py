@@ -86,9 +86,7 @@ class TorchWork(dist.Work):  # type: ignore[misc]  # torch.distributed is not ty
         """Wait until the operation is complete."""
         self.wait()
 
-    def block_current_stream(self) -> None:
-        """Wait: the CPU's tensors have no streams."""
-        self.wait()
+    block_current_stream = synchronize  # the CPU's tensors have no streams
 
     def is_completed(self) -> bool:
         """Whether `wait` would return or raise at once."""
@@ -115,8 +113,7 @@ class TorchWork(dist.Work):  # type: ignore[misc]  # torch.distributed is not ty
         """Return the rank that sent a message."""
         return self._source
 
-    def _source_rank(self) -> int:
-        return self._source
+    _source_rank = source_rank  # torch calls both
 
     def get_future(self) -> Any:
         """Return a future with the tensors that are written.

@@ -1,1 +1,1 @@
-"""Divide layers of MLX among the ranks."""
+"""Divide layers of MLX among the ranks; `phalanx.nn.checkpoints` saves them."""

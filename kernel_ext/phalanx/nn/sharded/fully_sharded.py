@@ -2,7 +2,8 @@
 
 They are gathered while a module computes. Imported only where MLX is loaded. Source: Rajbhandari et
 al. 2020, "ZeRO: memory optimizations toward training trillion parameter models",
-doi:10.1109/SC41405.2020.00024, stage 3.
+doi:10.1109/SC41405.2020.00024, stage 3. `nn/checkpoints.py` saves a divided module: its
+`whole_parameters`, or the part of each rank.
 """
 
 from __future__ import annotations

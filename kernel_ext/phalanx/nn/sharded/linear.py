@@ -33,22 +33,8 @@ Segments = int | Sequence[int] | Sequence[float]
 def partition(size: int, n_ranks: int, block: int = 1) -> list[tuple[int, int]]:
     """Return the begin and the end of each rank's part.
 
-    Parts consist of whole blocks. If the ranks do not divide the blocks, the first ranks have one
-    block more.
-
-    Parameters
-    ----------
-    size : int
-        Number of rows or columns.
-    n_ranks : int
-        Number of ranks.
-    block : int, optional
-        Rows or columns that stay together.
-
-    Returns
-    -------
-    list of (int, int)
-        The part of each rank.
+    Parts consist of whole blocks of rows or columns. If the ranks do not divide the blocks, the
+    first ranks have one block more.
 
     Raises
     ------

@@ -14,97 +14,66 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from phalanx.adapters import mlx
-from phalanx.distributed import (
-    count_threads,
-    current_loss,
-    is_own_frame,
-    prepare_threads,
-)
+from phalanx.distributed import count_threads, current_loss, prepare_threads
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     ENTRY,
     AskDebugger,
-    BindValues,
     CellBegan,
     CellEnded,
     Channel,
     ChannelClosed,
-    CopyNames,
     DebuggerSays,
     Entered,
     EnterWorld,
-    Evaluate,
-    GiveCopyReport,
-    GiveNames,
-    GiveValue,
     LetIn,
     LineNeed,
     LineNotNeeded,
     OutputDrawn,
-    PublishLinks,
-    PublishSweep,
-    RankCall,
     RankNews,
     RankOrder,
-    RankTask,
     RefuseInput,
     StopCell,
     TypeLine,
 )
 from phalanx.rank import (
-    POST_MORTEM,
     CellInput,
-    CopyReport,
+    DebuggerState,
     DebuggerStopped,
     DescriptorCapture,
-    ErrorOfCell,
     HeldCell,
     InterruptGate,
-    LastError,
-    NoCellRuns,
     OutputThrottle,
     OutputWidgets,
+    OwnNames,
     SignalHandlers,
     TypedLines,
     VisualDebugger,
     asks_for_commands,
     call_packed,
-    copy_names,
     cut,
-    enter,
     escape_surrogates,
     from_cell,
-    introduce,
-    keep_no_outputs,
-    leave_debuggers,
     name_of,
-    pack_values,
     packs_anything,
-    prepare_bars,
-    prepare_cell_names,
-    prepare_debuggers,
-    prepare_exit,
-    prepare_own_magics,
-    publish_links,
-    publish_sweep,
-    restore_names,
+    prepare_shell,
     runs_cell,
     say_left,
-    say_rebound,
     text_of,
     uninterrupted,
-    unpack_values,
 )
 
+from .completion import KernelHelp
 from .output import speak_for
-from .requests import KernelHelp
-from .shown_errors import AddressReserve, is_end_of_cell, show_error
+from .requests import WorkspaceRequests
+from .shown_errors import CellErrors
 from .stops import CellStops
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
@@ -130,21 +99,6 @@ class _NoSubshells:
         return False
 
 
-class _BeforeCode:
-    """Call a function when IPython is about to run a cell's code.
-
-    Installed as an AST transformer: the last step of IPython before the code runs.
-    """
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-
-    def visit(self, node: Any) -> Any:
-        """Return the code unchanged."""
-        self._tell()
-        return node
-
-
 class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Run the cells of one rank; `serve` prepares the kernel after registration.
 
@@ -164,8 +118,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
     is_serving = False
-    copied = CopyReport(0, {})
-    last_error: ErrorOfCell | None = None
 
     def serve(
         self,
@@ -195,26 +147,20 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._gate = InterruptGate()
         self._handlers = SignalHandlers(self.tell_soon)
         os.register_at_fork(after_in_child=self._handlers.open)
-        self._reserve = AddressReserve()
-        self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
+        self._lines = TypedLines(rank, self._ask, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
-        self._names = introduce(self.shell.user_ns, rank, size)
-        self._last_cell = ""  # the cell that has a value to give
-        self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
-        self._has_said_rebound = False
+        self._names = OwnNames(self.shell, rank, size)
+        self._requests = WorkspaceRequests(self.shell, rank)
         self._untold: deque[str] = deque(maxlen=64)  # texts of `tell_soon`
-        self._ended_in: dict[str, Any] = {}  # the error that ended the cell's code, as in a reply
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
         self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
-        keep_no_outputs(self.shell)
-        prepare_bars(lambda: widgets.is_on)
-        self._name_cell = prepare_cell_names(self.shell)
         self._debugger = VisualDebugger(
             self.shell, lambda message: self._notify(DebuggerSays(message))
         )
+        self._name_cell = prepare_shell(self.shell, self._debugger, lambda: widgets.is_on)
         control_loop = self.control_thread.io_loop
         stops = self.stops = CellStops(
             self._gate,
@@ -228,14 +174,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         mlx.raise_only_while(
             runs_cell, is_held=lambda: bool(stops.holding), is_stopped=self._gate.is_stopped
         )
-        prepare_debuggers(self.shell, self._debugger)
-        prepare_exit(self.shell)
-        prepare_own_magics(self.shell)
         prepare_threads(self._hand_over_names)
-        self._plain_show_lines = self.shell._showtraceback
-        self.shell._showtraceback = self._show_lines
-        self.shell.show_usage_error = self._show_usage_error
-        self.shell.ast_transformers.append(_BeforeCode(self._begin_code))
+        self._errors = CellErrors(self.shell, on_end=self._debugger.end)
+        # IPython transforms the syntax tree of a cell right before it runs the code.
+        self.shell.ast_transformers.append(SimpleNamespace(visit=self._begin_code))
         for kind in ("comm_open", "comm_msg", "comm_close"):
             self.shell_handlers[kind] = partial(self._call_back, self.shell_handlers[kind])
         self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
@@ -246,13 +188,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         control_loop.add_callback(self.stops.end_when_asked, end_fd)
         self.is_serving = True
 
-    def _begin_code(self) -> None:
+    def _begin_code(self, tree: Any = None) -> Any:
+        """Begin the user's code; return its syntax tree unchanged."""
         self._handlers.open()
-        if not self.shell.custom_exceptions:  # none yet, or IPython has removed one that raised
-            self.shell.set_custom_exc((Exception, KeyboardInterrupt), self._on_error)
+        self._errors.install()
         self._gate.begin_code()
         if self._gate.running is not None:
             self._debugger.begin()
+        return tree
 
     def tell_soon(self, text: str) -> None:
         """Show a text below the last cell; signal handlers may call this."""
@@ -281,61 +224,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
         return inherit
 
-    def _on_error(
-        self,
-        shell: Any,
-        etype: Any,
-        error: BaseException,
-        traceback: Any,
-        tb_offset: int | None = None,
-    ) -> Any:
-        """Show an error; record the one in which the cell's code ended."""
-        if issubclass(etype, MemoryError):
-            self._reserve.release()
-        is_end = not self._ended_in and is_end_of_cell(2)
-        if is_end:
-            self._debugger.end()  # a traced traceback takes seconds
-        shown = show_error(shell, etype, error, traceback, tb_offset)
-        if is_end:
-            name, text = name_of(etype), text_of(error)
-            self._ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
-        return shown
-
-    def _show_lines(self, etype: Any, error: BaseException, lines: Any) -> None:
-        """Show a traceback; skip an interrupt after the cell's code failed.
-
-        ``lines`` may be anything that a user's ``_render_traceback_`` returns.
-        """
-        if not (self._ended_in and issubclass(etype, KeyboardInterrupt)):
-            lines = [lines] if isinstance(lines, str) else [*map(str, lines or ())]
-            named = type(name_of(etype), (), {})  # a metaclass may give another name, or none
-            self._plain_show_lines(named, text_of(error), lines)
-
-    def _perform(self, said: Any) -> dict[str, Any]:
-        """Perform a task of the workspace, and return the reply."""
-        shell = self.shell
-        try:
-            task = msgspec.convert(said, RankTask, str_keys=True)
-            if isinstance(task, CopyNames):
-                self.copied = copy_names(
-                    shell.user_ns, shell.user_ns_hidden, task.source, task.ranks, self.rank
-                )
-            elif isinstance(task, Evaluate):
-                self._evaluated = self._evaluate(task.expressions)
-            elif isinstance(task, PublishSweep):
-                publish_sweep(task)
-            elif isinstance(task, PublishLinks):
-                publish_links()
-        except (KeyboardInterrupt, DebuggerStopped, bdb.BdbQuit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the workspace raises it
-            return self._failed_in(error)
-        return self._reply("ok")
-
-    def _evaluate(self, expressions: tuple[str, ...]) -> dict[str, Any]:
-        names = self.shell.user_ns
-        return {each: eval(each, names) for each in expressions}  # noqa: S307 - the user's own
-
     def do_apply(
         self, content: Any, bufs: Any, msg_id: Any, reply_metadata: Any
     ) -> tuple[dict[str, Any], list[Any]]:
@@ -345,26 +233,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             plain = super().do_apply(content, bufs, msg_id, reply_metadata)
             return plain
         try:
-            call = msgspec.convert(content["call"], RankCall)
-            most = call.max_nbytes if isinstance(call, GiveValue) else None
-            return self._reply("ok"), list(pack_values(self._answer(call, bufs), most))
+            return self._reply("ok"), self._requests.answer(content["call"], bufs)
         except BaseException as error:  # noqa: BLE001 - the workspace raises it
             return self._failed_in(error), []
-
-    def _answer(self, call: RankCall, buffers: Any) -> dict[str, Any]:
-        """Return the values that answer a call, by name."""
-        if isinstance(call, BindValues):
-            self.shell.user_ns.update(unpack_values(buffers, "on the rank"))
-            return {}
-        if isinstance(call, GiveNames):
-            return self._evaluate(call.names)
-        if isinstance(call, GiveValue):
-            if call.cell != self._last_cell:  # this process is new, or has run other cells since
-                msg = "the value is gone: something else has run since"
-                raise DistributedError(msg)
-            values, self._evaluated = self._evaluated, {}
-            return values or {"": self.shell.last_execution_result.result}
-        return {"": self.copied if isinstance(call, GiveCopyReport) else self.last_error}
 
     def should_handle(self, stream: Any, msg: dict[str, Any], idents: Any) -> bool:
         """Run each request of the workspace once, and drop copies.
@@ -399,7 +270,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         arguments = (code, silent, store_history, user_expressions, allow_stdin)
         said = (cell_meta or {}).get("phalanx") or {}
         cell = said.get("cell")
-        self._last_cell, self._evaluated = cell or "", {}
+        self._requests.forget_value(cell or "")
         if not isinstance(cell, str):
             try:
                 plain: dict[str, Any] = await super().do_execute(
@@ -408,13 +279,18 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             finally:
                 self._handlers.close()
             return plain
-        self._enter_cell(cell, said)
-        tracer, last_error = sys.gettrace(), LastError()
+        before = self._enter_cell(cell, said)
         reply: dict[str, Any] = {}
         try:
             self._gate.begin(cell)
             if "task" in said:
-                reply = self._perform(said["task"])
+                try:
+                    self._requests.perform(said["task"])
+                    reply = self._reply("ok")
+                except (KeyboardInterrupt, DebuggerStopped, bdb.BdbQuit):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - the workspace raises it
+                    reply = self._failed_in(error)
             else:
                 reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
                 self._handlers.close()
@@ -423,25 +299,22 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             # From here on an interrupt is too late; this call raises a pending one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             if reply.get("ename") == "KeyboardInterrupt":
-                reply |= self._ended_in
-            reply = self._in_plain_words(reply, last_error)
+                reply |= self._errors.ended_in
+            reply = self._in_plain_words(reply, before)
         except (KeyboardInterrupt, DebuggerStopped):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            reply = self._failed("KeyboardInterrupt") | self._ended_in
+            reply = self._failed("KeyboardInterrupt") | self._errors.ended_in
         except bdb.BdbQuit:  # from a debugger that had stepped out of the cell
             reply = self._failed("BdbQuit", DEBUGGER_QUIT)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of a signal handler, after the code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             # Or of the cell's error itself, which ipykernel asks for its text and its class's name.
-            failed = self._reply("error") | self._ended_in
+            failed = self._reply("error") | self._errors.ended_in
             reply = self._in_plain_words(
-                failed if self._ended_in else self._say_failed(error), last_error
+                failed if self._errors.ended_in else self._say_failed(error), before
             )
         finally:
-            self._debugger.end()
-            leave_debuggers(self.shell.user_ns, tracer)
-            self._keep_error(cell, code, reply, last_error)
-            self._leave_cell(cell, reply)
+            self._leave_cell(cell, reply, before, code)
         return reply
 
     def apply_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
@@ -464,8 +337,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self, cell: str, said: dict[str, Any], packed: list[Any]
     ) -> tuple[dict[str, Any], list[Any]]:
         """Call a packed function as a cell; return reply and packed value."""
-        self._enter_cell(cell, said)
-        tracer, last_error = sys.gettrace(), LastError()
+        before = self._enter_cell(cell, said)
         reply, value = self._failed("KeyboardInterrupt"), list[Any]()
         try:
             try:
@@ -478,18 +350,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 reply = self._reply("ok")
             except BaseException as error:  # noqa: BLE001 - the workspace raises it
-                if isinstance(error, MemoryError):
-                    self._reserve.release()
                 with uninterrupted():
-                    reply = self._in_plain_words(self._say_failed(error), last_error)
+                    reply = self._in_plain_words(self._say_failed(error), before)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:  # it came while the error was handled
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         finally:
-            self._debugger.end()
-            leave_debuggers(self.shell.user_ns, tracer)
-            self._keep_error(cell, "", reply, last_error)
-            self._leave_cell(cell, reply)
+            self._leave_cell(cell, reply, before)
         return reply, value if reply["status"] == "ok" else []
 
     def _wait_for_evaluations(self, reply: dict[str, Any]) -> dict[str, Any]:
@@ -505,48 +372,43 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         return reply
 
     def _say_failed(self, error: BaseException) -> dict[str, Any]:
-        """Show a called function's error from its first frame; return the reply."""
-        users = error.__traceback__
-        while users is not None and is_own_frame(users):
-            users = users.tb_next
+        """Show an error that did not come through IPython; return the reply."""
+        shown = self._errors.show_failed(error)
         reply = self._failed(name_of(type(error)), text_of(error))
-        if users is None:  # the error is in unpacking the call, or in a builtin function
-            self._show_lines(type(error), error, reply["traceback"])
-        else:
-            try:
-                shown = show_error(self.shell, type(error), error, users, tb_offset=0)
-            except BaseException:  # noqa: BLE001 - IPython asks the error for its text, too
-                shown = None
-            reply["traceback"] = shown or reply["traceback"]
-        return reply
+        return reply | {"traceback": shown or reply["traceback"]}
 
-    def _enter_cell(self, cell: str, said: dict[str, Any]) -> None:
+    def _enter_cell(self, cell: str, said: dict[str, Any]) -> DebuggerState:
         """Prepare the start of a cell; the caller then opens the gate."""
         self._notify(CellBegan(cell))
         self._cell_parent = self.get_parent("shell")
         self._name_cell(cell.rpartition(":")[0], said.get("number", 0))
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
-        restore_names(self.shell.user_ns, self._names)
-        self._reserve.refill()
+        self._names.restore()
+        self._errors.begin()
         mlx.cut_evaluations(False)
         self._held.begin()
         self._window.begin()
         self._widgets.is_on = bool(said.get("widgets"))
         self._tell_untold()
-        self._ended_in = {}
-        self.shell._last_traceback = None  # else the reply has that of an earlier error
         if said.get("stopped"):  # the cell was stopped before it arrived here
             self._gate.interrupt(cell)
+        return DebuggerState()
 
-    def _leave_cell(self, cell: str, reply: dict[str, Any]) -> None:
+    def _leave_cell(
+        self, cell: str, reply: dict[str, Any], before: DebuggerState, code: str = ""
+    ) -> None:
         """End a cell, and notify the supervisor."""
+        self._debugger.end()
+        before.end_debuggers(self.shell.user_ns)
+        self._requests.keep_error(cell, code, reply, before)
         self._handlers.close()
         if is_over := self._gate.end():
             self.io_loop.add_callback(self.io_loop.stop)
         self._held.end()
         self._lines.end()
-        self._say_rebound()
+        if text := self._names.warning():
+            self._own_streams["stderr"].write(f"{text}\n")
         for capture in self.captures:
             capture.drain()
         self._flush()  # before the notice of the end: a client then finds all output
@@ -567,10 +429,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             )
         )
 
-    def _in_plain_words(self, reply: dict[str, Any], before: LastError) -> dict[str, Any]:
+    def _in_plain_words(self, reply: dict[str, Any], before: DebuggerState) -> dict[str, Any]:
         """Return a reply for users: clear reasons for an end, bounded text."""
         if reply.get("ename") == DebuggerStopped.__name__:
-            before.restore()
+            before.restore_error()
             reply = self._failed("KeyboardInterrupt")
         elif reply.get("ename") == "BdbQuit":
             reply["evalue"] = DEBUGGER_QUIT
@@ -581,32 +443,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             reply["evalue"] = cut(reply["evalue"])
             reply["traceback"] = [cut(line) for line in reply["traceback"]]
         return reply
-
-    def _keep_error(self, cell: str, code: str, reply: dict[str, Any], before: LastError) -> None:
-        """Record which cell the error belongs to that a debugger would show."""
-        if code.strip() == POST_MORTEM:  # the debugged error stays the last error
-            before.restore()
-        elif before.is_replaced():
-            last = getattr(sys, "last_type", None)
-            kind = "" if last is None else name_of(last)
-            found = str(reply.get("ename", kind)), str(reply.get("evalue", ""))
-            self.last_error = ErrorOfCell(cell, *found, cell)
-        elif self.last_error is not None:
-            self.last_error = self.last_error._replace(last_cell=cell)
-
-    def _say_rebound(self) -> None:
-        """Report once that a cell has rebound one of our names."""
-        text = "" if self._has_said_rebound else say_rebound(self.shell.user_ns, self._names)
-        if text:
-            self._has_said_rebound = True
-            self._own_streams["stderr"].write(f"{text}\n")
-
-    def _show_usage_error(self, error: Exception) -> None:
-        """Show a mistake in a magic like any error.
-
-        IPython would print the text itself, and the user would see the text twice.
-        """
-        self.shell._showtraceback(type(error), error, [f"UsageError: {error}"])
 
     def _failed_in(self, error: BaseException) -> dict[str, Any]:
         return self._failed(name_of(type(error)), cut(text_of(error)))
@@ -632,7 +468,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             handle(stream, ident, message)
         except KeyboardInterrupt as error:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._ended_in = {}
+            self._errors.ended_in = {}
             users = from_cell(error.__traceback__)
             self.shell.showtraceback((KeyboardInterrupt, error, users), tb_offset=0)
         finally:
@@ -647,7 +483,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._gate.begin(ENTRY)
-            self._names = enter(self.shell.user_ns)
+            self._names.enter()
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         except BaseException as its:  # noqa: BLE001 - the workspace raises it
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -683,10 +519,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _next_of_stdin(self) -> str:
         self._flush()
-        try:
-            return self._lines.next_line(STDIN_PROMPT)
-        except NoCellRuns:
-            raise EOFError from None  # between cells stdin behaves like /dev/null
+        return self._lines.next_line(STDIN_PROMPT)
 
     def _flush(self) -> None:
         # Flushing waits for the output thread. Only the main thread may do that safely.
@@ -699,13 +532,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 setattr(sys, name, own)
             own.flush()
 
-    def _ask(self, need: LineNeed) -> None:
-        n_shown = self._n_shown(self._cell_parent)
-        self._notify(msgspec.structs.replace(need, n_shown=n_shown))
-
-    def _withdraw(self, cell: str) -> None:
-        """Report that no input is wanted for now."""
-        self._notify(LineNotNeeded(cell))
+    def _ask(self, need: LineNeed | LineNotNeeded) -> None:
+        if isinstance(need, LineNeed):
+            need = msgspec.structs.replace(need, n_shown=self._n_shown(self._cell_parent))
+        self._notify(need)
 
     def _say_pages(self, reply: dict[str, Any]) -> None:
         """Publish the result of `obj?`: Jupyter's pager text in the reply."""

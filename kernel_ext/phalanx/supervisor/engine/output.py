@@ -7,19 +7,20 @@ which the rank reads.
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TextIO
 
 import zmq
 from ipykernel.iostream import IOPubThread, OutStream
 
 from phalanx.rank import (
-    BytesToText,
     DescriptorCapture,
     OutputRecord,
     OutputThrottle,
@@ -33,14 +34,25 @@ Message = dict[str, Any]
 class PublishThread(IOPubThread):  # type: ignore[misc]
     """Publish a rank's output; ``subscribed`` is done once the controller has subscribed.
 
-    What is published before is lost.
+    What is published before is lost. Output goes out also after a cell has used up all descriptors:
+    ipykernel would open a socket for each thread that prints, and pyzmq opens one for the first
+    long message. Without descriptors threads ended, also the one that reads descriptor 1. Later
+    output then filled the pipe and blocked for ever, and only half of a message was sent.
     """
 
     def __init__(self, socket: Any, *args: Any, **named: Any) -> None:
         self.subscribed: Future[None] = Future()
         super().__init__(socket, *args, **named)
+        zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)  # opens what long messages need
         if socket.type != zmq.XPUB:  # older versions of ipykernel cannot see subscriptions
             self.subscribed.set_result(None)
+
+    def schedule(self, f: Callable[[], Any]) -> None:
+        """Call a function in this thread, or at once after its end."""
+        if self.thread.is_alive():
+            self.io_loop.add_callback(f)
+        else:
+            f()
 
     def _handle_subscription(self, frames: Any) -> None:
         super()._handle_subscription(frames)
@@ -198,6 +210,35 @@ def speak_for(header: dict[str, Any]) -> None:
     _OWNER.set(header)
 
 
+class BytesToText(io.BufferedIOBase):
+    """Binary ``buffer`` of a text stream: decodes the bytes that are written.
+
+    Bytes and text keep the order in which they were written. Invalid UTF-8 becomes ``U+FFFD``.
+    """
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the stream's descriptor."""
+        return self._text.fileno()
+
+    def write(self, data: Any) -> int:
+        """Decode bytes (any object with a buffer) and write the text."""
+        view = memoryview(data)
+        self._text.write(self._decoder.decode(view.tobytes()))
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._text.flush()
+
+
 class Stream(OutStream):  # type: ignore[misc]
     """Extend ipykernel's stream, without its own capture of descriptors.
 
@@ -208,7 +249,6 @@ class Stream(OutStream):  # type: ignore[misc]
 
     def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
         super().__init__(session, pub_thread, name, watchfd=False)
-        _need_no_descriptors(self.pub_thread)
         self.buffer = BytesToText(self)
         self._last_cell: dict[str, Any] = {}
         self._capture: DescriptorCapture | None = None
@@ -302,21 +342,3 @@ def _is_ours(request: Any) -> bool:
     return ours is not None and (
         "task" in ours or request["header"]["msg_type"] != "execute_request"
     )
-
-
-def _need_no_descriptors(thread: IOPubThread) -> None:
-    """Let output go out after a cell has used up all descriptors.
-
-    ipykernel opens a socket for each thread that prints, and pyzmq opens one for the first long
-    message. Without descriptors threads ended, also the one that reads descriptor 1. Later output
-    then filled the pipe and blocked for ever, and only half of a message was sent.
-    """
-
-    def schedule(task: Callable[[], Any]) -> None:
-        if thread.thread.is_alive():
-            thread.io_loop.add_callback(task)
-        else:
-            task()
-
-    thread.schedule = schedule
-    zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)  # opens what long messages need, and keeps it

@@ -1,81 +1,103 @@
-"""Answer completion and inspection requests while a cell runs."""
+"""Perform the workspace's tasks in a rank, and answer its calls.
+
+Neither binds a name of ours, and no name that a user has bound is in their way.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+import sys
 from typing import Any
 
-from IPython.core.completer import (
-    IPCompleter,
-    ProvisionalCompleterWarning,
-    rectify_completions,
+import msgspec
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import (
+    BindValues,
+    CopyNames,
+    Evaluate,
+    GiveCopyReport,
+    GiveNames,
+    GiveValue,
+    PublishSweep,
+    RankCall,
+    RankTask,
+)
+from phalanx.rank import (
+    POST_MORTEM,
+    CopyReport,
+    DebuggerState,
+    ErrorOfCell,
+    copy_names,
+    name_of,
+    pack_values,
+    publish_links,
+    publish_sweep,
+    unpack_values,
 )
 
-from phalanx.protocol import Complete, Completed, Inspect, Inspected
-from phalanx.rank import HelpDesk, escape_surrogates
 
+class WorkspaceRequests:
+    """Perform tasks, answer calls, and keep the values to fetch."""
 
-class KernelHelp:
-    """Complete code and inspect objects while a cell runs.
-
-    Matches from the live namespace take milliseconds and are sent as a draft. jedi is slower (first
-    completion of os.path: 1.6 s on two cores), so it has a `HelpDesk` and completer of its own.
-    """
-
-    def __init__(
-        self,
-        shell: Any,
-        inspect: Callable[[str, int, int], dict[str, Any]],
-        send: Callable[[Completed | Inspected], None],
-    ) -> None:
+    def __init__(self, shell: Any, rank: int) -> None:
         self._shell = shell
-        self._inspect = inspect
-        self._send = send
-        self._desk, self._desk_of_jedi = HelpDesk(), HelpDesk()
-        self._with_jedi = shell.Completer if shell.Completer.use_jedi else None
-        self._without = _copy_completer(shell)
-        self._without.use_jedi = False
-        warnings.simplefilter("ignore", ProvisionalCompleterWarning)
+        self._rank = rank
+        self._copied = CopyReport(0, {})
+        self._error: ErrorOfCell | None = None
+        self._last_cell = ""  # the cell that has a value to give
+        self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
 
-    def answer(self, order: Complete | Inspect) -> None:
-        """Answer soon, on another thread."""
-        if isinstance(order, Inspect):
-            self._desk.take("inspect", lambda: self._describe(order))
-            return
-        self._desk.take("complete", lambda: self._complete(self._without, order))
-        if self._with_jedi is not None:
-            self._desk_of_jedi.take("complete", lambda: self._complete(self._with_jedi, order))
+    def forget_value(self, cell: str) -> None:
+        """Drop the value of the last cell: another one begins."""
+        self._last_cell, self._evaluated = cell, {}
 
-    def _describe(self, order: Inspect) -> None:
-        found = self._inspect(order.code, order.cursor, order.detail)
-        # Only the text: a rank's data is shown as HTML only if the rank displayed it as HTML.
-        text = str(found["data"].get("text/plain", "")) if found["found"] else None
-        self._send(Inspected(order.id, text and escape_surrogates(text)))
+    def perform(self, said: Any) -> None:
+        """Perform the task of a message."""
+        task = msgspec.convert(said, RankTask, str_keys=True)
+        if isinstance(task, CopyNames):
+            names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
+            self._copied = copy_names(names, hidden, task.source, task.ranks, self._rank)
+        elif isinstance(task, Evaluate):
+            self._evaluated = self._evaluate(task.expressions)
+        elif isinstance(task, PublishSweep):
+            publish_sweep(task)
+        else:
+            publish_links()
 
-    def _complete(self, completer: Any, order: Complete) -> None:
-        # Copies: the main thread may bind names at the same time.
-        completer.namespace = dict(self._shell.user_ns)
-        completer.global_namespace = dict(self._shell.user_global_ns)
-        code, cursor = order.code, order.cursor
-        found = list(rectify_completions(code, completer.completions(code, cursor)))
-        start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
-        self._send(
-            Completed(
-                order.id,
-                self._with_jedi is not None and completer is not self._with_jedi,
-                tuple(escape_surrogates(one.text) for one in found),
-                start,
-                end,
-                tuple(str(one.type or "") for one in found),
-                tuple(escape_surrogates(str(one.signature or "")) for one in found),
-            )
-        )
+    def answer(self, said: Any, buffers: Any) -> list[memoryview]:
+        """Return the packed values that answer a call of a message."""
+        call = msgspec.convert(said, RankCall)
+        most = call.max_nbytes if isinstance(call, GiveValue) else None
+        return pack_values(self._values_for(call, buffers), most)
 
+    def _values_for(self, call: RankCall, buffers: Any) -> dict[str, Any]:
+        if isinstance(call, BindValues):
+            self._shell.user_ns.update(unpack_values(buffers, "on the rank"))
+            return {}
+        if isinstance(call, GiveNames):
+            return self._evaluate(call.names)
+        if isinstance(call, GiveValue):
+            if call.cell != self._last_cell:  # this process is new, or has run other cells since
+                msg = "the value is gone: something else has run since"
+                raise DistributedError(msg)
+            values, self._evaluated = self._evaluated, {}
+            return values or {"": self._shell.last_execution_result.result}
+        return {"": self._copied if isinstance(call, GiveCopyReport) else self._error}
 
-def _copy_completer(shell: Any) -> Any:
-    """Make a second completer that finds the same names as the shell's."""
-    names = {"namespace": shell.user_ns, "global_namespace": shell.user_global_ns}
-    completer = IPCompleter(shell=shell, parent=shell, **names)
-    completer.custom_completers = shell.Completer.custom_completers
-    return completer
+    def _evaluate(self, expressions: tuple[str, ...]) -> dict[str, Any]:
+        names = self._shell.user_ns
+        return {each: eval(each, names) for each in expressions}  # noqa: S307 - the user's own
+
+    def keep_error(
+        self, cell: str, code: str, reply: dict[str, Any], before: DebuggerState
+    ) -> None:
+        """Record which cell the error belongs to that a debugger would show."""
+        if code.strip() == POST_MORTEM:  # the debugged error stays the last error
+            before.restore_error()
+        elif before.has_other_error():
+            last = getattr(sys, "last_type", None)
+            kind = "" if last is None else name_of(last)
+            found = str(reply.get("ename", kind)), str(reply.get("evalue", ""))
+            self._error = ErrorOfCell(cell, *found, cell)
+        elif self._error is not None:
+            self._error = self._error._replace(last_cell=cell)

@@ -6,14 +6,98 @@ import builtins
 import mmap
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from traceback import format_exception, format_tb, walk_stack
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from phalanx.distributed import clear_own_frames, number_lines, without_own_frames
+from phalanx.distributed import clear_own_frames, is_own_frame, number_lines, without_own_frames
 from phalanx.rank import from_cell, name_of, text_of, uninterrupted
+
+
+class CellErrors:
+    """Show the errors of cells, and keep the last cell's error.
+
+    ``on_end`` is called before that one is shown: a traced traceback takes seconds.
+    """
+
+    def __init__(self, shell: Any, on_end: Callable[[], None]) -> None:
+        self._shell = shell
+        self._on_end = on_end
+        self._reserve = AddressReserve()
+        self._show_plain_lines = shell._showtraceback
+        self.ended_in: dict[str, Any] = {}  # the error that ended the cell's code, as in a reply
+        shell._showtraceback = self._show_lines
+        shell.show_usage_error = self._show_usage_error
+
+    def begin(self) -> None:
+        """Forget the errors of the last cell."""
+        self._reserve.refill()
+        self.ended_in = {}
+        self._shell._last_traceback = None  # else the reply has that of an earlier error
+
+    def install(self) -> None:
+        """Have IPython show errors here, before the code of a cell."""
+        if not self._shell.custom_exceptions:  # none yet, or IPython has removed one that raised
+            self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._on_error)
+
+    def _on_error(
+        self,
+        shell: Any,
+        etype: Any,
+        error: BaseException,
+        traceback: Any,
+        tb_offset: int | None = None,
+    ) -> Any:
+        if issubclass(etype, MemoryError):
+            self._reserve.release()
+        is_end = not self.ended_in and is_end_of_cell(2)
+        if is_end:
+            self._on_end()
+        shown = show_error(shell, etype, error, traceback, tb_offset)
+        if is_end:
+            name, text = name_of(etype), text_of(error)
+            self.ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
+        return shown
+
+    def show_failed(self, error: BaseException) -> list[str]:
+        """Show an error that IPython does not see; return the shown lines.
+
+        It is shown from the first frame that is not ours: of a called function, for example.
+        """
+        if isinstance(error, MemoryError):
+            self._reserve.release()
+        users = error.__traceback__
+        while users is not None and is_own_frame(users):
+            users = users.tb_next
+        if users is None:  # the error is in unpacking the call, or in a builtin function
+            name, text = name_of(type(error)), text_of(error)
+            self._show_lines(type(error), error, f"{name}: {text}" if text else name)
+            return []
+        try:
+            shown: list[str] | None = show_error(self._shell, type(error), error, users, 0)
+        except BaseException:  # noqa: BLE001 - IPython asks the error for its text, too
+            return []
+        return shown or []
+
+    def _show_lines(self, etype: Any, error: BaseException, lines: Any) -> None:
+        """Show a traceback; skip an interrupt after the cell's code failed.
+
+        ``lines`` may be anything that a user's ``_render_traceback_`` returns.
+        """
+        if not (self.ended_in and issubclass(etype, KeyboardInterrupt)):
+            lines = [lines] if isinstance(lines, str) else [*map(str, lines or ())]
+            named = type(name_of(etype), (), {})  # a metaclass may give another name, or none
+            self._show_plain_lines(named, text_of(error), lines)
+
+    def _show_usage_error(self, error: Exception) -> None:
+        """Show a mistake in a magic like any error.
+
+        IPython would print the text itself, and the user would see the text twice.
+        """
+        self._shell._showtraceback(type(error), error, [f"UsageError: {error}"])
 
 
 def show_error(

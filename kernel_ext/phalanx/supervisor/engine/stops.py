@@ -17,14 +17,7 @@ import msgspec
 import psutil
 
 from phalanx.adapters import mlx
-from phalanx.protocol import (
-    CALLBACK,
-    END_ASKED,
-    InterruptCaught,
-    RankNews,
-    StopCell,
-    StopReport,
-)
+from phalanx.protocol import CALLBACK, END_ASKED, InterruptCaught, RankNews, StopCell, StopReport
 from phalanx.rank import HeldCell, InterruptGate, TypedLines, VisualDebugger
 
 # Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
@@ -42,18 +35,8 @@ NUDGE_S, MAX_NUDGE_S = 0.02, 1.0  # delay of the next nudge after an interrupt; 
 class CellStops:
     """Stop a rank's cells, and end the rank when its supervisor asks.
 
-    Parameters
-    ----------
-    gate : InterruptGate
-        Knows which cell runs, and interrupts it.
-    held : HeldCell
-        Holds the main thread before its next operation.
-    lines, debugger
-        Tell whether the cell waits for the user.
-    notify : callable
-        Sends a notice to the supervisor.
-    control_loop, cell_loop : tornado.ioloop.IOLoop
-        Loops of the control thread and of the main thread.
+    ``lines`` and ``debugger`` tell whether the cell waits for the user. ``control_loop`` and
+    ``cell_loop`` are tornado's loops of the control thread and of the main thread.
     """
 
     def __init__(
