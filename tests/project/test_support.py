@@ -19,7 +19,7 @@ from support.runs import quarantine, skips
 from support.runs.history import Outcome, outcomes, typical_seconds, write_durations
 from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
-from tools import power, repeat
+from tools import repeat
 
 from phalanx.supervisor.hosts.session import JOIN_S
 
@@ -236,16 +236,6 @@ def test_a_wait_ends_with_what_was_awaited_or_says_what():
     assert wait_until(lambda: next(seen), "seven") == 7
     with pytest.raises(AssertionError, match="not within 0 s: the moon"):
         wait_until(lambda: False, "the moon", timeout_s=0)
-
-
-@pytest.mark.parametrize(
-    ("file", "said"), [("tests/gone.py", "not there"), ("tests/test_bad.py", "ended with")]
-)
-def test_a_fault_is_not_found_by_a_run_that_cannot_begin(tmp_path, file, said):
-    (tmp_path / "tree/tests").mkdir(parents=True)
-    (tmp_path / "tree/tests/test_bad.py").write_text("import no_module_of_this_name\n")
-    with pytest.raises(RuntimeError, match=said):
-        power.Checkout(tmp_path, "HEAD").first_failure([file], None)
 
 
 def test_a_held_loop_waits_for_limits_of_its_own_clock_on_a_busy_machine(monkeypatch):
