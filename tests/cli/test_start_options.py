@@ -12,7 +12,7 @@ from phalanx.magics.arguments import line_parser, subcommands
 from phalanx.protocol.scripts import ScriptOptions
 from phalanx.workspace import Workspace
 from phalanx.workspace import script as script_module
-from phalanx.workspace.connection import connect
+from phalanx.workspace import workspace as workspace_module
 
 
 class AskedError(Exception):
@@ -28,7 +28,7 @@ def told(monkeypatch, tmp_path):
         told.append(options.boot if isinstance(options, ScriptOptions) else options)
         raise AskedError
 
-    for module in (connect, script_module):
+    for module in (workspace_module, script_module):
         monkeypatch.setattr(module, "launch_root", launch_root)
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path))

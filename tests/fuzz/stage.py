@@ -18,9 +18,9 @@ from unittest import mock
 import msgspec
 
 from phalanx.protocol import FrameReader, pack_frame
-from phalanx.supervisor.engine import controller
 from phalanx.supervisor.hosts import host_set, local_host
 from phalanx.supervisor.hosts.local_rank import LocalRank, RankProcess
+from phalanx.supervisor.root import engines
 
 __all__ = ["Actor", "StageClient", "actors", "staged"]
 
@@ -92,14 +92,13 @@ class Actor:
         self.exited.set()
         self._on_exit(status)
 
-    def terminate(self) -> None:
-        self.end(-signal.SIGTERM)
-
     def kill(self) -> None:
         self.end(-signal.SIGKILL)
 
     def signal_all(self, number: signal.Signals) -> None:
         self.end(-number)
+
+    signal_child = signal_all
 
 
 class _Controller:
@@ -162,8 +161,8 @@ actors: dict[int, Actor] = {}
 class _Host(local_host.LocalHost):
     """A host that tells which actor is which rank."""
 
-    def _start(self, its: LocalRank, make: Any, env: Mapping[str, str]) -> RankProcess:
-        child = super()._start(its, make, env)
+    def _start(self, its: LocalRank, *args: Any, **named: Any) -> RankProcess:
+        child = super()._start(its, *args, **named)
         actors[its.rank] = child.process
         return child
 
@@ -176,6 +175,6 @@ def staged() -> Iterator[None]:
         mock.patch.object(local_host, "ChildProcess", Actor),
         mock.patch.object(local_host, "Sweeper", _Sweeper),
         mock.patch.object(host_set, "Sweeper", _Sweeper),
-        mock.patch.object(controller, "ControllerProcess", _Controller),
+        mock.patch.object(engines, "ControllerProcess", _Controller),
     ):
         yield

@@ -45,7 +45,8 @@ class TestClient:
 
     @pytest.fixture
     def debuggers(self, sent):
-        return RankDebuggers(lambda rank, order: sent.append((rank, order)))
+        self.lost = set()
+        return RankDebuggers(self.lost, lambda rank, order: sent.append((rank, order)))
 
     def test_an_answer_comes_to_its_question(self, debuggers, sent):
         answers = [debuggers.ask(rank, "threads") for rank in range(2)]
@@ -64,12 +65,13 @@ class TestClient:
             debuggers.attached.add(rank)
             debuggers.on_says(rank, json.dumps(stopped).encode())
         answer = debuggers.ask(1, "threads")
+        self.lost.add(1)
         debuggers.on_lost(1)
         assert answer.result(0)["message"] == "rank 1 is dead"
         assert debuggers.ask(1, "threads").result(0)["success"] is False
         assert (debuggers.attached, debuggers.stopped) == ({0}, {(0, 1)})
         assert events == [(0, "stopped"), (1, "stopped"), (1, "continued")]
-        debuggers.on_replaced(1)
+        self.lost.discard(1)
         assert not debuggers.ask(1, "threads").done()
 
     def test_a_long_request_is_not_sent(self, debuggers, sent):

@@ -140,7 +140,7 @@ def test_a_workspace_through_the_doors(far):
     with far(linger=0) as ws:
         assert [r.value for r in ws.run("px.all_sum(np.ones(2)).tolist()")] == ["[2.0, 2.0]"] * 2
         lasting = psutil.Process(root_pid(ws)).children()
-        (server,) = (p for p in lasting if "controller_main" in " ".join(p.cmdline()))
+        (server,) = (p for p in lasting if "controller" in " ".join(p.cmdline()))
         met = {c.laddr.port for c in server.net_connections("tcp") if c.status == "ESTABLISHED"}
         assert len(met) == len(CHANNELS)  # the ranks do use them
         with pytest.raises(RankFailure):

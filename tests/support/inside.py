@@ -114,7 +114,7 @@ def stop_samples(ws: Any) -> None:
 
 def is_running(ws: Any) -> bool:
     """Whether a workspace runs a cell now."""
-    return ws._life.runner.is_running
+    return ws._life.runner.slot.is_taken
 
 
 def engines(ws: Any) -> Any:

@@ -25,7 +25,9 @@ def shown_at_once(kernel: Any) -> Iterator[Any]:
 
 
 # A person who types waits half a second for the ranks' names, and then has the kernel's own.
-LONG_HELP = "import phalanx.workspace.cells.completion; phalanx.workspace.cells.completion.COMPLETE_S = 20.0"
+LONG_HELP = (
+    "import phalanx.workspace.cells.rank_help; phalanx.workspace.cells.rank_help.COMPLETE_S = 20.0"
+)
 
 
 def asked_within(seconds: float) -> str:

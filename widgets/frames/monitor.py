@@ -1,7 +1,8 @@
 """Make the records that the live monitor sends.
 
 A record has each rank's current state, and the operations since the last record.
-``js/src/monitor/state.ts`` reads them. Times are milliseconds of the root's monotonic clock.
+``js/src/monitor/state.ts`` reads them. Times are milliseconds of the root's monotonic clock, but
+nanoseconds in the records of `phalanx.protocol`, which are sent as they are.
 """
 
 from __future__ import annotations
@@ -10,22 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from phalanx.protocol import RankSample, Samples, Span
+from phalanx.protocol import LateRank, RankSample, Samples, Span, Waiting
 from phalanx.workspace import SampleView
 
-from ..text.world import clean
+from ..text.world import clean, cleaned
 from . import WidgetFrame
 from .rates import LinkRate, RankRate, Rates
 
 KERNEL_BUSY = "this kernel was busy"
-
-
 NOBODY_LOOKED = "nobody looked"
-
-
 SUPERVISOR_BUSY = "the supervisor was busy"
-
-
 GAP_NS = 2_000_000_000  # longer than this between samples is a gap; they come three times a second
 
 
@@ -36,28 +31,6 @@ class RankNow(msgspec.Struct, frozen=True):
     detail: str
     pid: int
     rate: RankRate
-
-
-class SpanFrame(msgspec.Struct, frozen=True, array_like=True):
-    """An operation, as in `phalanx.protocol.Span`.
-
-    ``done`` 0: still running. ``wait`` -1: the last rank has not come.
-    """
-
-    rank: int
-    number: int
-    op: str
-    begun: float
-    done: float
-    inside: float
-    wait: float
-    nbytes: int
-    count: int
-    seq: int
-    group: str
-    peer: int
-    kinds: int
-    failure: str
 
 
 class CellFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -71,27 +44,6 @@ class CellFrame(msgspec.Struct, frozen=True, array_like=True):
     begun: float
     done: float
     number: int
-
-
-class LateFrame(msgspec.Struct, frozen=True, array_like=True):
-    """A rank that came last ``count`` times; total and worst delay."""
-
-    rank: int
-    count: int
-    total: float
-    worst: float
-
-
-class WaitFrame(msgspec.Struct, frozen=True, array_like=True):
-    """Ranks that wait in an operation, and the missing ranks.
-
-    ``since`` is the start of the wait.
-    """
-
-    ranks: tuple[int, ...]
-    missing: tuple[int, ...]
-    what: str
-    since: float
 
 
 class GapFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -108,19 +60,19 @@ class MonitorFrame(WidgetFrame, frozen=True):
     ``missed`` and ``dropped`` are the total numbers of operations and samples that were lost.
     ``world`` counts the groups of ranks that the widget has shown: data of an earlier group do not
     belong to these ranks. For ``unsure`` of the ``compared`` collectives, the last rank is unknown,
-    because the hosts' clocks differ by up to ``unsure_ms``.
+    because the hosts' clocks differ by up to ``unsure_ms``. ``spans`` have their rank beside them.
     """
 
     number: int
     time: float
     epoch: int
     ranks: tuple[RankNow, ...] = ()
-    spans: tuple[SpanFrame, ...] = ()
+    spans: tuple[tuple[int, Span], ...] = ()
     cells: tuple[CellFrame, ...] = ()
     links: tuple[LinkRate, ...] = ()
     compared: int = 0
-    late: tuple[LateFrame, ...] = ()
-    waits: tuple[WaitFrame, ...] = ()
+    late: tuple[LateRank, ...] = ()
+    waits: tuple[Waiting, ...] = ()
     missed: int = 0
     dropped: int = 0
     unsure: int = 0
@@ -165,15 +117,16 @@ class MonitorFrameBuilder:
         recent = self._rates.recent  # late ranks are reported over this time
         newest = recent[-1]
         self._missed += sum(its.missed for sample in view.samples for its in sample.ranks)
-        spans = (
-            _span(its.rank, span)
+        # Only the last span of an operation that is in several samples.
+        spans = {
+            (its.rank, span.number): (its.rank, span)
             for sample in view.samples
             for its in sample.ranks
             for span in its.spans
             # Every sample repeats the running operations. Those of an earlier sample may have ended
             # since.
             if span.done_ns or sample.number == newest.number
-        )
+        }
         return MonitorFrame(
             status="live",
             why="",
@@ -185,18 +138,16 @@ class MonitorFrameBuilder:
                 _rank(its, rate, its.rank in view.waiting)
                 for its, rate in zip(newest.ranks, self._rates.ranks(), strict=True)
             ),
-            spans=_newest(spans),
+            spans=tuple(spans.values()),
             cells=tuple(self._cells(newest)),
             links=self._rates.links(),
             compared=sum(sample.compared for sample in recent),
             late=_late(recent),
-            waits=tuple(
-                WaitFrame(w.ranks, w.missing, clean(w.what), w.since_ns / 1e6) for w in newest.waits
-            ),
+            waits=tuple(map(cleaned, newest.waits)),
             missed=self._missed,
             dropped=self._dropped,
             unsure=sum(sample.unsure for sample in recent),
-            unsure_ms=_ms(max(sample.unsure_ns for sample in recent)),
+            unsure_ms=max(sample.unsure_ns for sample in recent) / 1e6,
             gaps=tuple(self._gaps(view.samples)),
         )
 
@@ -215,53 +166,20 @@ class MonitorFrameBuilder:
                 yield CellFrame(rank, clean(its.cell), its.begun_ns / 1e6, done, number)
 
 
-def _newest(spans: Iterable[SpanFrame]) -> tuple[SpanFrame, ...]:
-    """Keep the last span of operations that are in several samples."""
-    return tuple({(its.rank, its.number): its for its in spans}.values())
-
-
-def _ms(ns: int) -> float:
-    return round(ns / 1e6, 3)  # a microsecond is 1/100 of the closest zoom
-
-
-def _span(rank: int, span: Span) -> SpanFrame:
-    return SpanFrame(
-        rank=rank,
-        number=span.number,
-        op=span.op,
-        begun=_ms(span.begun_ns),
-        done=_ms(span.done_ns),
-        inside=_ms(span.inside_ns),
-        wait=-1.0 if span.wait_ns < 0 else _ms(span.wait_ns),
-        nbytes=span.nbytes,
-        count=span.count,
-        seq=span.seq,
-        # As text: JavaScript's numbers are exact only up to 2**53.
-        group=str(span.group) if span.group else "",
-        peer=span.peer,
-        kinds=span.kinds,
-        failure=span.failure,
-    )
-
-
 def _rank(now: RankSample, rate: RankRate, is_asking: bool) -> RankNow:
     state = "input" if is_asking and now.state == "busy" else now.state
     return RankNow(state, clean(now.detail), now.pid, rate)
 
 
-def _late(recent: Iterable[Samples]) -> tuple[LateFrame, ...]:
-    sums: dict[int, tuple[int, int, int]] = {}
-    for sample in recent:
-        for its in sample.late:
-            count, late_ns, worst_ns = sums.get(its.rank, (0, 0, 0))
-            sums[its.rank] = (
-                count + its.count,
-                late_ns + its.late_ns,
-                max(worst_ns, its.worst_ns),
-            )
+def _late(recent: Iterable[Samples]) -> tuple[LateRank, ...]:
+    sums: dict[int, LateRank] = {}
+    for its in (late for sample in recent for late in sample.late):
+        before = sums.get(its.rank, LateRank(its.rank, 0, 0, 0))
+        sums[its.rank] = LateRank(
+            its.rank,
+            before.count + its.count,
+            before.late_ns + its.late_ns,
+            max(before.worst_ns, its.worst_ns),
+        )
     # The rank that delayed the others most comes first.
-    ranks = sorted(sums.items(), key=lambda item: -item[1][1])
-    return tuple(
-        LateFrame(rank, count, _ms(late_ns), _ms(worst_ns))
-        for rank, (count, late_ns, worst_ns) in ranks
-    )
+    return tuple(sorted(sums.values(), key=lambda its: -its.late_ns))

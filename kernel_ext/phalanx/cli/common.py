@@ -8,9 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
-
-import numpy as np
 
 import phalanx
 from phalanx.errors import did_you_mean
@@ -83,7 +82,7 @@ def machine_header(checkout: Path | None = None) -> dict[str, str]:
         "machine": f"{_processor()}, {_cores()} cores, {_memory()}",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "numpy": np.__version__,
+        "numpy": metadata.version("numpy"),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from phalanx.workspace import format_workspaces, list_workspaces, say_stopped, stop_workspace
+from phalanx.workspace import format_workspaces, list_workspaces, ranks_of, stop_workspace
 
 
 class ListCommand:
@@ -48,7 +48,7 @@ class StopCommand:
         """Stop the named workspaces in turn."""
         for name in options.names:
             size, cut_off = stop_workspace(name)
-            print(say_stopped(name, size), flush=True)
+            print(f"stopped {ranks_of(name, size)}", flush=True)
             if cut_off:
                 print(f"phalanx: {cut_off}", file=sys.stderr)
         return 0

@@ -37,7 +37,6 @@ _PREFIX = "phalanx config: "
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a plan."""
     plan = parser.add_argument_group("a plan, on which nothing is started")
     add = plan.add_argument
     add("--hosts", metavar="A,B", help="draw what a start on these hosts would make")
@@ -77,7 +76,6 @@ def planned_world(options: Any) -> WorldTopology | None:
 
 
 def add_start_arguments(start: argparse.ArgumentParser) -> None:
-    """Add the options of a start to a parser."""
     start.epilog = launcher_lines()
     start.formatter_class = argparse.RawDescriptionHelpFormatter
     add = start.add_argument
@@ -215,7 +213,6 @@ def _completed(action: argparse.Action, words: Iterable[str]) -> None:
 
 
 def line_parser() -> argparse.ArgumentParser:
-    """Build the parser of `%distributed`."""
     parser = _MagicParser(
         prog="%distributed",
         description="Start, watch and stop the ranks that %%distributed cells run on. "
@@ -386,7 +383,6 @@ def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
 
 
 def auto_parser() -> argparse.ArgumentParser:
-    """Build the parser of `%autodistributed`."""
     parser = _MagicParser(
         prog="%autodistributed",
         description="Run every cell on the ranks, but those that begin with %%local.",
@@ -396,7 +392,6 @@ def auto_parser() -> argparse.ArgumentParser:
 
 
 def local_parser() -> argparse.ArgumentParser:
-    """Build the parser of `%%local`."""
     return _MagicParser(
         prog="%%local",
         description="Run this cell in the notebook's own kernel while %autodistributed is on.",

@@ -61,21 +61,16 @@ class AutoDistributed:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._is_on = self._is_paused = False
-
-    @property
-    def is_on(self) -> bool:
-        """Whether it is on."""
-        return self._is_on
+        self.is_on = self._is_paused = False
 
     def set(self, is_on: bool) -> None:
         """Switch on or off; idempotent."""
         transformers = self._shell.input_transformers_cleanup
-        if is_on and not self._is_on:
+        if is_on and not self.is_on:
             transformers.append(self._transform)
-        elif self._is_on and not is_on:
+        elif self.is_on and not is_on:
             transformers.remove(self._transform)
-        self._is_on = is_on
+        self.is_on = is_on
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -88,7 +83,7 @@ class AutoDistributed:
 
     def takes(self, cell: str) -> bool:
         """Whether a cell without `%%distributed` runs on the ranks."""
-        return self._is_on and not self._is_paused and not cell.lstrip().startswith(_OWN)
+        return self.is_on and not self._is_paused and not cell.lstrip().startswith(_OWN)
 
     def _transform(self, lines: list[str]) -> list[str]:
         """Put `%%distributed` before a cell's lines, as IPython's transformer.
@@ -163,7 +158,6 @@ class TypingHelp:
         self._undo = ExitStack()
 
     def install(self) -> None:
-        """Install the completions and inspections in the shell."""
         completer = self._shell.Completer
         # Replace `completions` itself: a matcher cannot hide the notebook's names when a rank finds
         # none, because IPython respects `suppress` only together with matches.

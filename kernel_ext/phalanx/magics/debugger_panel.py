@@ -140,7 +140,6 @@ class DebuggerPanel:
         return cell if self._first_line(cell) else None
 
     def _set_breakpoints(self, debuggers: RankDebuggers, ranks: Iterable[int], path: str) -> None:
-        """Set the breakpoints of one file or cell on ranks."""
         cell = self._cell_at(path)
         breakpoints = self._debugger.breakpoint_list.get(path, [])
         for rank in ranks:
@@ -151,7 +150,6 @@ class DebuggerPanel:
             debuggers.ask(rank, "setBreakpoints", source={"path": path}, breakpoints=breakpoints)
 
     def _publish(self, size: int, rank: int, event: DapMessage) -> None:
-        """Send an event of a rank's debugger to the front end."""
         renumbered = _renumbered(event, partial(_number_of, rank, size))
         loop = self._kernel.control_thread.io_loop
         loop.add_callback(self._kernel._publish_debug_event, renumbered)
@@ -355,7 +353,6 @@ async def _result(answer: Future[DapMessage]) -> DapMessage:
 
 
 def _reply(answer: DapMessage, request: DapMessage) -> DapMessage:
-    """Return an answer as the reply to the front end's request."""
     of = {"seq": request["seq"], "request_seq": request["seq"], "command": request["command"]}
     return {"body": {}, **answer, "type": "response", **of}
 

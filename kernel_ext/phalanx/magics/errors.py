@@ -38,7 +38,6 @@ def show_errors(shell: Any) -> None:
 
 
 def leave_errors(shell: Any) -> None:
-    """Remove the hook; idempotent."""
     if shell.custom_exceptions is _SHOWN:
         shell.set_custom_exc((), None)
 

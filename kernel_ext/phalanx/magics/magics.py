@@ -26,13 +26,8 @@ from phalanx.workspace import (
     free_workspaces,
     grouped,
     parse_ranks,
-    say_detached,
-    say_gone,
-    say_interrupted,
-    say_kept,
-    say_no_ranks,
+    ranks_of,
     say_replaced,
-    say_stopped,
     say_trace,
 )
 
@@ -57,14 +52,34 @@ from .toolbar import Toolbar
 from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
 from .while_busy import AnswersWhileBusy
 
-# With these actions the user needs no hint where the output is.
 _SUGGESTION = (
     "%distributed start -n 4 starts four ranks here; %distributed --help lists the commands"
 )
 _EVERY_CELL = (
     "every cell runs on the ranks, as this notebook's toolbar says; %autodistributed off ends that"
 )
+_NOTHING_RUNS = (
+    "nothing to interrupt: this notebook waits for no cell "
+    "(%distributed status says what the ranks do)"
+)
+# With these actions the user needs no hint where the output is.
 _SHOW_OR_LEAVE = frozenset({"output", "stop", "detach"})
+
+
+def _ranks_of(workspace: Workspace) -> str:
+    return ranks_of(workspace.name, workspace.size)
+
+
+def _say_no_ranks() -> str:
+    """Say how to get ranks: start them, or attach to free ones."""
+    free = free_workspaces()
+    if not free:
+        return "there are no ranks yet; start them with %distributed start -n 4"
+    if len(free) == 1:
+        which, it, name = f"{free[0]!r} is", "it", free[0]
+    else:
+        which, it, name = f"{', '.join(free)} are", "one", "NAME"
+    return f"this notebook has no ranks, but {which} free: take {it} up with %distributed attach {name}"
 
 
 @contextmanager
@@ -105,7 +120,6 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     @property
     def workspace(self) -> Workspace | None:
-        """Return the workspace of this notebook, or None."""
         return self._workspace
 
     def open(self) -> None:
@@ -128,7 +142,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._toolbar.close()
         workspace = self._workspace
         if workspace is not None and workspace.is_running:
-            print(say_kept(workspace.name, workspace.size))  # noqa: T201 - the answer
+            stay, it = ("stay", "them") if workspace.size > 1 else ("stays", "it")
+            print(  # noqa: T201 - the answer
+                f"{_ranks_of(workspace)} {stay}: %load_ext phalanx finds {it} again, "
+                f"phalanx stop {workspace.name} (in a terminal) ends {it}"
+            )
 
     def _keep_stills(self) -> None:
         if self._live:  # otherwise the widgets' code need not be loaded
@@ -242,7 +260,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _running(self) -> Workspace:
         if self._workspace is None:
-            raise UsageMistake(say_no_ranks(free_workspaces()))
+            raise UsageMistake(_say_no_ranks())
         return self._workspace
 
     def _chosen(self, options: Any, workspace: Workspace) -> tuple[int, ...] | None:
@@ -316,11 +334,15 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             workspace.detach()
             self._forget()
         if not was_running:
-            said = workspace.why_lost or say_gone(workspace.name, workspace.size)
+            said = workspace.why_lost or f"{_ranks_of(workspace)} had ended already"
         else:
             left_s = {its.name: its.ends_in_s for its in Workspace.list() if not its.is_stopping}
-            ends_now = left_s.get(workspace.name, 0.0) == 0.0
-            said = say_detached(workspace.name, workspace.size, ends_now=ends_now)
+            said = f"let go of {_ranks_of(workspace)}"
+            if left_s.get(workspace.name, 0.0) == 0.0:
+                said += ", which end now: they were started with --linger 0"
+            else:
+                back = f"%distributed attach {workspace.name} comes back to them"
+                said += f"; within their --linger time, {back}"
         print(said)  # noqa: T201 - the answer
 
     def _do_list(self, options: Any) -> None:
@@ -421,11 +443,13 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         print(say_replaced(ranks, workspace.size))  # noqa: T201 - the answer
 
     def _do_interrupt(self, options: Any) -> None:
-        print(say_interrupted(self._running().interrupt()))  # noqa: T201 - the answer
+        ranks = self._running().interrupt()
+        said = f"asked {name_ranks(ranks)} to stop" if ranks else _NOTHING_RUNS
+        print(said)  # noqa: T201 - the answer
 
     def _do_stop(self, options: Any) -> None:
         workspace = self._running()
         if workspace.why_lost:
             raise DistributedError(workspace.why_lost)
         self._stop()
-        print(say_stopped(workspace.name, workspace.size))  # noqa: T201 - the answer
+        print(f"stopped {_ranks_of(workspace)}")  # noqa: T201 - the answer

@@ -161,12 +161,8 @@ class Figures:
     pictures stand side by side, then their second ones. Each stands below the text that its rank
     printed before it, even if one rank is late.
 
-    Parameters
-    ----------
-    label : callable
-        Makes the caption of a picture from its ranks.
-    named : dict
-        Shared by the cells of a notebook: a rank may update a figure of an earlier cell.
+    ``label`` makes the caption of a picture. ``named`` is shared by the cells of a notebook: a rank
+    may update a figure of an earlier cell.
     """
 
     def __init__(self, label: Callable[[tuple[int, ...]], str], named: Named) -> None:
@@ -296,7 +292,6 @@ class Figures:
                 self._fill(slot, None)
 
     def refresh(self, now_s: float) -> float | None:
-        """Draw the grids that are due; return the next due time."""
         self._now_s = now_s
         for grid in list(self._stale.values()):
             if not grid.is_shown or now_s >= grid.due_s:
@@ -376,7 +371,6 @@ class TerminalStatus(Status):
             self._is_drawn = True
 
     def lift(self) -> None:
-        """Erase the line."""
         if self._is_drawn:
             sys.stdout.write(ERASE)
             sys.stdout.flush()

@@ -26,7 +26,6 @@ class TabsView(NotebookView):
     """
 
     def begin(self, ranks: tuple[int, ...]) -> None:
-        """Draw the empty tabs."""
         super().begin(ranks)
         self._tabs: dict[int, Any] = {}
         self._outputs: dict[int, tuple[Message, ...]] = dict.fromkeys(ranks, ())
@@ -43,7 +42,6 @@ class TabsView(NotebookView):
         display(ipywidgets.Tab(children=[*self._tabs.values()], titles=titles))
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
-        """Add each line to the tabs of its ranks."""
         if not self._tabs:
             super().lines(stream, lines)
             return
@@ -52,7 +50,6 @@ class TabsView(NotebookView):
                 self._add(rank, "stream", {"name": stream, "text": f"{line}\n"})
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Add a value, figure or widget to the tabs of its ranks."""
         if not self._tabs:
             super().display(ranks, event)
             return
@@ -60,7 +57,6 @@ class TabsView(NotebookView):
             self._add(rank, "display_data", {"data": event.data, "metadata": event.metadata})
 
     def clear(self, event: Clear) -> None:
-        """Empty a rank's tab, at once or with its next output."""
         if not self._tabs:
             super().clear(event)
         elif event.wait:
@@ -76,7 +72,6 @@ class TabsView(NotebookView):
         self._changed.add(rank)
 
     def refresh(self, now_s: float) -> float | None:
-        """Send changed tabs that are due; return the next due time."""
         if not self._tabs or not self._changed:
             return super().refresh(now_s)
         if now_s < self._due_s:

@@ -146,12 +146,10 @@ class BootLine:
         self._hosts: dict[int, BootProgress] = {}
 
     def take(self, progress: BootProgress) -> None:
-        """Show the new state of a host."""
         self._hosts[progress.host] = progress
         self._status.show(boot_text(self._hosts[index] for index in sorted(self._hosts)))
 
     def close(self) -> None:
-        """Erase the line."""
         if self._hosts:
             self._status.show("")
 
@@ -189,7 +187,6 @@ def in_one_line(error: Error) -> Error:
 
 
 def hosts_of(topology: WorldTopology) -> dict[int, str]:
-    """Return the name of each rank's host."""
     names = {host.index: host.name for host in topology.hosts}
     return {info.rank: names[info.host] for info in topology.ranks}
 
@@ -208,18 +205,8 @@ def _prefix(label: Label, hosts: Mapping[int, str], ranks: tuple[int, ...]) -> s
 class NotebookView(View):
     """Shows one cell in the shell where it was typed.
 
-    Parameters
-    ----------
-    shell : InteractiveShell
-        The shell of the notebook or terminal.
-    label : {"rank", "host", "none"}
-        The label before each line: ``[0-1]``, ``[alpha 0-1]`` or nothing.
-    hosts : mapping of int to str, optional
-        The host name of each rank, for ``label="host"``.
-    named : dict, optional
-        The figures that ranks may update, of all cells of a notebook.
-    cell_number : int, optional
-        The notebook's number of the cell, for tracebacks.
+    ``label`` is what stands before each line: ``[0-1]``, ``[alpha 0-1]`` or nothing; ``hosts`` has
+    the host name of each rank. ``named`` has the figures that ranks may update, of all cells.
     """
 
     def __init__(
@@ -261,11 +248,9 @@ class NotebookView(View):
             self._cell = extract_header(self._shell.get_parent())
 
     def later(self) -> LateView:
-        """Return a view that shows late output below this cell."""
         return LateView(self._shell, self._cell, self._prefix)
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
-        """Print lines, each with its ranks."""
         self._status.lift()
         for ranks, _ in lines:
             self._texts.update(ranks)
@@ -273,7 +258,6 @@ class NotebookView(View):
         write(stream, "".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
 
     def bars(self, bars: Mapping[int, str]) -> None:
-        """Draw progress bars in a display that is updated."""
         if not self.shows_bars:
             return
         text = "\n".join(
@@ -329,7 +313,6 @@ class NotebookView(View):
                 self.bars(self._bars)
 
     def refresh(self, now_s: float) -> float | None:
-        """Draw pictures that are due; return the next due time."""
         return self._figures.refresh(now_s)
 
     def ask(self, question: Question) -> OpenPrompt:
@@ -347,7 +330,6 @@ class NotebookView(View):
         return KernelPrompt(kernel, prompt, question.password)
 
     def notice(self, text: str) -> None:
-        """Print a notice of Phalanx."""
         self._has_more = True
         self._status.lift()
         self._figures.settle()
@@ -378,7 +360,6 @@ class LateView(View):
         self._prefix = prefix
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
-        """Print lines, each with its ranks."""
         self._print(stream, "".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
@@ -395,7 +376,6 @@ class LateView(View):
         )
 
     def notice(self, text: str) -> None:
-        """Print a notice of Phalanx."""
         self._print("stderr", f"phalanx: {text}\n")
 
     def _print(self, stream: StreamName, text: str) -> None:

@@ -123,5 +123,4 @@ class _Reply:
         self.frames: list[Any] = []
 
     def send_multipart(self, frames: list[Any], **_: Any) -> None:
-        """Keep a reply."""
         self.frames = frames

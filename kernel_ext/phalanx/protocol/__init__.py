@@ -20,6 +20,8 @@ from .client import (
     Booted,
     BootFailed,
     BootOptions,
+    BootProgress,
+    BootState,
     CancelCell,
     CellAllowed,
     CellStatus,
@@ -54,8 +56,6 @@ from .client import (
 )
 from .host_plan import (
     MOST_CONNECTIONS,
-    BootProgress,
-    BootState,
     HostPlan,
     JobOptions,
     RemoteOptions,

@@ -6,16 +6,19 @@ Docstrings say the sender first: "Client: ..." or "Root: ...".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from .host_plan import BootProgress, HostPlan, RemoteOptions
-from .rank import CellEnded, LineNeed, RankNews, RankOrder, TypedLine, WorldConfig
+from .host_plan import HostPlan, RemoteOptions
+from .rank import CellEnded, LineNeed, Message, RankNews, RankOrder, TypedLine, WorldConfig
 from .records import HostClock, Samples, WatchSamples, WorldTopology
 from .stacks import RankStack
 
 GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
+
+
+BootState = Literal["starting", "up", "failed"]
 
 
 class WorkspaceRecord(msgspec.Struct, frozen=True, tag="workspace_record"):
@@ -65,7 +68,7 @@ class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: float
 
 
-class Replaced(msgspec.Struct, frozen=True, tag="replaced", forbid_unknown_fields=True):
+class Replaced(Message, frozen=True):
     """Root: a new process has replaced this rank and takes cells.
 
     The process before it died at ``died_at`` of ``reason``; the times are of `time.time`. The client
@@ -83,9 +86,7 @@ class Replaced(msgspec.Struct, frozen=True, tag="replaced", forbid_unknown_field
     init: bool = True
 
 
-class AddStartupCell(
-    msgspec.Struct, frozen=True, tag="add_startup_cell", forbid_unknown_fields=True
-):
+class AddStartupCell(Message, frozen=True):
     """Client: keep this cell, which ranks that are replaced run first.
 
     ``ranks`` None means all ranks. Code that was kept before is moved to the end of the list.
@@ -95,23 +96,19 @@ class AddStartupCell(
     ranks: tuple[int, ...] | None
 
 
-class ReplacementsReady(
-    msgspec.Struct, frozen=True, tag="replacements_ready", forbid_unknown_fields=True
-):
+class ReplacementsReady(Message, frozen=True):
     """Client: these new ranks have their variables and ran the startup cells."""
 
     engines: tuple[str, ...]
 
 
-class GetCellStatus(msgspec.Struct, frozen=True, tag="get_cell_status", forbid_unknown_fields=True):
+class GetCellStatus(Message, frozen=True):
     """Client: ask for the cells and the rank changes that were missed."""
 
     id: int
 
 
-class CellStatusReply(
-    msgspec.Struct, frozen=True, tag="cell_status_reply", forbid_unknown_fields=True
-):
+class CellStatusReply(Message, frozen=True):
     """Root: answer a `GetCellStatus`.
 
     ``cells`` are the cells that still run, and the last cell if it ended without a client.
@@ -129,7 +126,7 @@ class CellStatusReply(
     begun: dict[int, str]
 
 
-class GetOutput(msgspec.Struct, frozen=True, tag="get_output", forbid_unknown_fields=True):
+class GetOutput(Message, frozen=True):
     """Client: ask for a rank's output as text, from byte ``since`` on.
 
     The answer has the end of the text: at most ``max_lines`` lines (0: any number) and 1 MiB.
@@ -141,7 +138,7 @@ class GetOutput(msgspec.Struct, frozen=True, tag="get_output", forbid_unknown_fi
     max_lines: int = 0
 
 
-class OutputIs(msgspec.Struct, frozen=True, tag="output_is", forbid_unknown_fields=True):
+class OutputIs(Message, frozen=True):
     """Root: answer a `GetOutput`; ``end`` is the output's length in bytes.
 
     ``left_out_nbytes`` bytes and ``left_out_lines`` lines of the requested output come before
@@ -155,15 +152,13 @@ class OutputIs(msgspec.Struct, frozen=True, tag="output_is", forbid_unknown_fiel
     left_out_lines: int
 
 
-class AttachRefused(msgspec.Struct, frozen=True, tag="attach_refused", forbid_unknown_fields=True):
+class AttachRefused(Message, frozen=True):
     """Root: refuse to attach this client; ``message`` says why in one line."""
 
     message: str
 
 
-class OwnershipTransferred(
-    msgspec.Struct, frozen=True, tag="ownership_transferred", forbid_unknown_fields=True
-):
+class OwnershipTransferred(Message, frozen=True):
     """Root: another process, ``pid``, has taken over this workspace.
 
     ``pid`` -1: no process has, but this client did not take what the root sent.
@@ -202,7 +197,7 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"BootOptions(world={self.world}, ...)"
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
+class Hello(Message, frozen=True):
     """Client: attach, and ask for `Booted` when all ranks are up.
 
     A workspace has one owner. ``is_taking``: take the workspace over from a living owner.
@@ -211,7 +206,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True
     is_taking: bool = False
 
 
-class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fields=True):
+class BeginCell(Message, frozen=True):
     """Client: announce a cell that these ranks are about to run.
 
     ``title`` is the first line of its code.
@@ -223,7 +218,7 @@ class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fi
     title: str = ""
 
 
-class CancelCell(msgspec.Struct, frozen=True, tag="cancel_cell", forbid_unknown_fields=True):
+class CancelCell(Message, frozen=True):
     """Client: the announced cell was not sent to these ranks.
 
     No ranks named: the cell was sent to no rank.
@@ -233,20 +228,20 @@ class CancelCell(msgspec.Struct, frozen=True, tag="cancel_cell", forbid_unknown_
     ranks: tuple[int, ...] = ()
 
 
-class OrderRanks(msgspec.Struct, frozen=True, tag="order_ranks", forbid_unknown_fields=True):
+class OrderRanks(Message, frozen=True):
     """Client: pass an order on to the live ones of these ranks."""
 
     ranks: tuple[int, ...]
     order: RankOrder
 
 
-class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknown_fields=True):
+class GetTopology(Message, frozen=True):
     """Client: ask for the present state of the world."""
 
     id: int
 
 
-class GetStacks(msgspec.Struct, frozen=True, tag="get_stacks", forbid_unknown_fields=True):
+class GetStacks(Message, frozen=True):
     """Client: ask for the stacks of these ranks.
 
     ``is_twice``: look a second time, to tell the ranks that do not move.
@@ -257,13 +252,13 @@ class GetStacks(msgspec.Struct, frozen=True, tag="get_stacks", forbid_unknown_fi
     is_twice: bool = False
 
 
-class GetTrace(msgspec.Struct, frozen=True, tag="get_trace", forbid_unknown_fields=True):
+class GetTrace(Message, frozen=True):
     """Client: ask for the flight recorders of all ranks."""
 
     id: int
 
 
-class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
+class Restart(Message, frozen=True):
     """Client: replace these ranks; none named: the dead ranks.
 
     ``force``: replace live ranks too. ``copy_from`` and ``init`` are those of `Replaced`.
@@ -276,7 +271,7 @@ class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=
     init: bool = True
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
+class Stop(Message, frozen=True):
     """Client: end all ranks and the root supervisor.
 
     The ranks have the grace time for that. A second `Stop` kills them at once.
@@ -285,7 +280,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
     id: int
 
 
-class Booted(msgspec.Struct, frozen=True, tag="booted", forbid_unknown_fields=True):
+class Booted(Message, frozen=True):
     """Root: all ranks run; ``connection`` is ipyparallel's connection file for clients.
 
     ``session`` is Jupyter's session, the same for all clients, so that each client receives the
@@ -303,13 +298,13 @@ class Booted(msgspec.Struct, frozen=True, tag="booted", forbid_unknown_fields=Tr
         return f"Booted(engines={self.engines!r}, client={self.client}, ...)"
 
 
-class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_fields=True):
+class BootFailed(Message, frozen=True):
     """Root: the ranks could not be started; ``message`` says why."""
 
     message: str
 
 
-class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknown_fields=True):
+class CellAllowed(Message, frozen=True):
     """Root: allow the announced cell to run.
 
     ``reform``: the ranks were asked to join a new epoch first, and ``failed`` has the type and text of
@@ -320,38 +315,38 @@ class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknow
     epoch: int
     reform: bool
     dead: dict[int, str]
-    failed: dict[int, tuple[str, str]] = {}
+    failed: dict[int, tuple[str, str]] = msgspec.field(default_factory=dict)
 
 
-class PartEnded(msgspec.Struct, frozen=True, tag="part_ended", forbid_unknown_fields=True):
+class PartEnded(Message, frozen=True):
     """Root: a rank's part of a cell has ended."""
 
     rank: int
     end: CellEnded
 
 
-class RankSays(msgspec.Struct, frozen=True, tag="rank_says", forbid_unknown_fields=True):
+class RankSays(Message, frozen=True):
     """Root: pass on a rank's notice."""
 
     rank: int
     news: RankNews
 
 
-class TopologyIs(msgspec.Struct, frozen=True, tag="topology_is", forbid_unknown_fields=True):
+class TopologyIs(Message, frozen=True):
     """Root: answer a `GetTopology`."""
 
     id: int
     topology: WorldTopology
 
 
-class StacksAre(msgspec.Struct, frozen=True, tag="stacks_are", forbid_unknown_fields=True):
+class StacksAre(Message, frozen=True):
     """Root: answer a `GetStacks`, by rank."""
 
     id: int
     stacks: dict[int, RankStack]
 
 
-class TraceIs(msgspec.Struct, frozen=True, tag="trace_is", forbid_unknown_fields=True):
+class TraceIs(Message, frozen=True):
     """Root: answer a `GetTrace` with all flight recorders, also of dead ranks.
 
     ``records`` are in the engine's binary format. ``dropped`` counts the records that the recorder
@@ -367,13 +362,23 @@ class TraceIs(msgspec.Struct, frozen=True, tag="trace_is", forbid_unknown_fields
     dropped: tuple[int, ...]
 
 
-class Notice(msgspec.Struct, frozen=True, tag="notice", forbid_unknown_fields=True):
+class BootProgress(Message, frozen=True):
+    """Root: progress of a host's start; ``text`` explains failure or delay."""
+
+    host: int
+    name: str
+    state: BootState
+    seconds: float
+    text: str = ""
+
+
+class Notice(Message, frozen=True):
     """Root: one line to show to the user while the ranks run."""
 
     text: str
 
 
-class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fields=True):
+class RankLost(Message, frozen=True):
     """Root: the process of a rank has ended.
 
     ``tail`` is the end of the rank's raw output. ``will_return``: the rank is being replaced.
@@ -386,7 +391,7 @@ class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fiel
     will_return: bool = False
 
 
-class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fields=True):
+class Restarted(Message, frozen=True):
     """Root: answer a `Restart`, after one `Replaced` for each replaced rank.
 
     ``failed`` has the reason of each rank that could not be replaced. ``joined`` are ranks that
@@ -401,14 +406,14 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fie
     cut_off: str = ""
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
+class Failed(Message, frozen=True):
     """Root: refuse a request; ``message`` says why in one line."""
 
     id: int
     message: str
 
 
-class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=True):
+class Stopped(Message, frozen=True):
     """Root: all ranks have ended and the root supervisor ends next.
 
     ``cut_off`` names in one line the ranks that were killed; "": all have ended in order.

@@ -27,7 +27,18 @@ from typing import Annotated, Literal
 import msgspec
 
 from .activity import Activity
-from .rank import MOST_RANKS, Amount, Code, Epoch, Pid, Rank, ToRank, ToSupervisor, WorldConfig
+from .rank import (
+    MOST_RANKS,
+    Amount,
+    Code,
+    Epoch,
+    Message,
+    Pid,
+    Rank,
+    ToRank,
+    ToSupervisor,
+    WorldConfig,
+)
 from .records import RankSample
 
 Stream = Literal["stdout", "stderr"]
@@ -36,7 +47,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Time = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # of a monotonic clock, in nanoseconds
 
 
-class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_fields=True):
+class RunCommand(Message, frozen=True):
     """Root: start this rank's command.
 
     ``words`` are the command line as the user gave it. The command starts in the host's folder.
@@ -53,19 +64,19 @@ class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_
     is_resolved: bool = False
 
 
-class CommandInput(msgspec.Struct, frozen=True, tag="command_input", forbid_unknown_fields=True):
+class CommandInput(Message, frozen=True):
     """Root: input for all ranks of the host; empty: end of input."""
 
     data: bytes
 
 
-class CloseInput(msgspec.Struct, frozen=True, tag="close_input", forbid_unknown_fields=True):
+class CloseInput(Message, frozen=True):
     """Root: end this rank's input because the rank is too far behind."""
 
     rank: Rank
 
 
-class OutputDone(msgspec.Struct, frozen=True, tag="output_done", forbid_unknown_fields=True):
+class OutputDone(Message, frozen=True):
     """Root: acknowledge output of this cost, which has been written out."""
 
     rank: Rank
@@ -73,21 +84,21 @@ class OutputDone(msgspec.Struct, frozen=True, tag="output_done", forbid_unknown_
     cost: Amount
 
 
-class CommandRuns(msgspec.Struct, frozen=True, tag="command_runs", forbid_unknown_fields=True):
+class CommandRuns(Message, frozen=True):
     """Host: this rank's command was started."""
 
     rank: Rank
     pid: Pid
 
 
-class CommandFails(msgspec.Struct, frozen=True, tag="command_fails", forbid_unknown_fields=True):
+class CommandFails(Message, frozen=True):
     """Host: this rank's command could not be started; ``text`` says why."""
 
     rank: Rank
     text: str
 
 
-class CommandOutput(msgspec.Struct, frozen=True, tag="command_output", forbid_unknown_fields=True):
+class CommandOutput(Message, frozen=True):
     """Host: bytes that a rank wrote."""
 
     rank: Rank
@@ -95,14 +106,14 @@ class CommandOutput(msgspec.Struct, frozen=True, tag="command_output", forbid_un
     data: bytes
 
 
-class InputGiven(msgspec.Struct, frozen=True, tag="input_given", forbid_unknown_fields=True):
+class InputGiven(Message, frozen=True):
     """Host: this rank has received ``nbytes`` more bytes of input."""
 
     rank: Rank
     nbytes: Amount
 
 
-class InputOver(msgspec.Struct, frozen=True, tag="input_over", forbid_unknown_fields=True):
+class InputOver(Message, frozen=True):
     """Host: this rank takes no more input."""
 
     rank: Rank
@@ -159,7 +170,7 @@ class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mlx: str = ""
 
 
-class HostUp(msgspec.Struct, frozen=True, tag="host_up", forbid_unknown_fields=True):
+class HostUp(Message, frozen=True):
     """Host: first message, when the supervisor is up.
 
     The host's ranks will listen on ``addresses``. ``device`` is the network card that has the first
@@ -190,7 +201,7 @@ class RankReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shown_nbytes: Amount
 
 
-class HostReport(msgspec.Struct, frozen=True, tag="host_report", forbid_unknown_fields=True):
+class HostReport(Message, frozen=True):
     """Host: these ranks have changed.
 
     ``aborted`` is the abort of the newest epoch, as the control page has it: epoch, kind, culprit,
@@ -201,16 +212,14 @@ class HostReport(msgspec.Struct, frozen=True, tag="host_report", forbid_unknown_
     aborted: tuple[Epoch, Code, Code, str] | None = None
 
 
-class FromRankEnvelope(
-    msgspec.Struct, frozen=True, tag="from_rank_envelope", forbid_unknown_fields=True
-):
+class FromRankEnvelope(Message, frozen=True):
     """Host: forward a message that a rank sent on its channel."""
 
     rank: Rank
     message: ToSupervisor
 
 
-class RankGone(msgspec.Struct, frozen=True, tag="rank_gone", forbid_unknown_fields=True):
+class RankGone(Message, frozen=True):
     """Host: a rank's process has ended, or could not be started."""
 
     rank: Rank
@@ -219,27 +228,27 @@ class RankGone(msgspec.Struct, frozen=True, tag="rank_gone", forbid_unknown_fiel
     tail: str
 
 
-class RankFrozen(msgspec.Struct, frozen=True, tag="rank_frozen", forbid_unknown_fields=True):
+class RankFrozen(Message, frozen=True):
     """Host: a rank gives no sign of life; repeated while this holds."""
 
     rank: Rank
     reason: str
 
 
-class HostPong(msgspec.Struct, frozen=True, tag="host_pong", forbid_unknown_fields=True):
+class HostPong(Message, frozen=True):
     """Host: answer a `HostPing`; ``now_ns`` is the host's clock."""
 
     number: int
     now_ns: Time
 
 
-class Killed(msgspec.Struct, frozen=True, tag="killed", forbid_unknown_fields=True):
+class Killed(Message, frozen=True):
     """Host: answer a `Kill`; ``is_over``: the rank's process has ended."""
 
     is_over: bool
 
 
-class Looked(msgspec.Struct, frozen=True, tag="looked", forbid_unknown_fields=True):
+class Looked(Message, frozen=True):
     """Host: answer a `Look` with the dump of the rank's stacks.
 
     ``dump`` is empty if the rank did not answer and None if the rank has no channel.
@@ -249,7 +258,7 @@ class Looked(msgspec.Struct, frozen=True, tag="looked", forbid_unknown_fields=Tr
     dump: str | None
 
 
-class Traces(msgspec.Struct, frozen=True, tag="traces", forbid_unknown_fields=True):
+class Traces(Message, frozen=True):
     """Host: answer a `GetTraces` with the flight recorder of each slot.
 
     An entry has the packed records and the number of records that were overwritten.
@@ -258,7 +267,7 @@ class Traces(msgspec.Struct, frozen=True, tag="traces", forbid_unknown_fields=Tr
     traces: tuple[tuple[bytes, Amount], ...]
 
 
-class Shown(msgspec.Struct, frozen=True, tag="shown", forbid_unknown_fields=True):
+class Shown(Message, frozen=True):
     """Host: answer a `ReadShown` with the end of a rank's output.
 
     ``end`` is the offset in bytes after ``text``. ``left_out_nbytes`` and ``left_out_lines`` tell
@@ -271,11 +280,11 @@ class Shown(msgspec.Struct, frozen=True, tag="shown", forbid_unknown_fields=True
     left_out_lines: int
 
 
-class Refreshed(msgspec.Struct, frozen=True, tag="refreshed", forbid_unknown_fields=True):
+class Refreshed(Message, frozen=True):
     """Host: answer a `Refresh`, after the report."""
 
 
-class HostSamples(msgspec.Struct, frozen=True, tag="host_samples", forbid_unknown_fields=True):
+class HostSamples(Message, frozen=True):
     """Host: answer a `SampleRanks` with the operations since the sample before."""
 
     ranks: Annotated[tuple[RankSample, ...], msgspec.Meta(max_length=MOST_RANKS)]
@@ -284,14 +293,14 @@ class HostSamples(msgspec.Struct, frozen=True, tag="host_samples", forbid_unknow
 HostAnswer = Killed | Looked | Traces | Shown | Refreshed | HostSamples
 
 
-class HostAnswered(msgspec.Struct, frozen=True, tag="host_answered", forbid_unknown_fields=True):
+class HostAnswered(Message, frozen=True):
     """Host: answer the `AskHost` with this id."""
 
     id: int
     answer: HostAnswer
 
 
-class Reconnect(msgspec.Struct, frozen=True, tag="reconnect", forbid_unknown_fields=True):
+class Reconnect(Message, frozen=True):
     """Host: first message on every connection after the first one.
 
     ``turn`` is the number of the connection. Messages that were sent before a ``turn`` belong to an
@@ -301,22 +310,20 @@ class Reconnect(msgspec.Struct, frozen=True, tag="reconnect", forbid_unknown_fie
     turn: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
 
 
-class HostLeaving(msgspec.Struct, frozen=True, tag="host_leaving", forbid_unknown_fields=True):
+class HostLeaving(Message, frozen=True):
     """Host: all ranks have ended and the supervisor ends next."""
 
 
 # -- to a host ------------------------------------------------------------------------------------
 
 
-class Spawn(msgspec.Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
+class Spawn(Message, frozen=True):
     """Root: start the process of this rank."""
 
     rank: Rank
 
 
-class ToRankEnvelope(
-    msgspec.Struct, frozen=True, tag="to_rank_envelope", forbid_unknown_fields=True
-):
+class ToRankEnvelope(Message, frozen=True):
     """Root: forward an answer to this rank.
 
     The host fills in the descriptors and addresses of a `Welcome`.
@@ -326,7 +333,7 @@ class ToRankEnvelope(
     message: ToRank
 
 
-class AbortEpoch(msgspec.Struct, frozen=True, tag="abort_epoch", forbid_unknown_fields=True):
+class AbortEpoch(Message, frozen=True):
     """Root: abort this epoch, which wakes every rank that waits in it."""
 
     epoch: Epoch
@@ -335,43 +342,43 @@ class AbortEpoch(msgspec.Struct, frozen=True, tag="abort_epoch", forbid_unknown_
     message: str
 
 
-class WatchRanks(msgspec.Struct, frozen=True, tag="watch_ranks", forbid_unknown_fields=True):
+class WatchRanks(Message, frozen=True):
     """Root: start or stop reports of every change of what ranks do."""
 
     is_on: bool
 
 
-class SignalRank(msgspec.Struct, frozen=True, tag="signal_rank", forbid_unknown_fields=True):
+class SignalRank(Message, frozen=True):
     """Root: send a signal to this rank and its child processes."""
 
     rank: Rank
     number: Annotated[int, msgspec.Meta(ge=1, lt=65)]
 
 
-class EndRank(msgspec.Struct, frozen=True, tag="end_rank", forbid_unknown_fields=True):
+class EndRank(Message, frozen=True):
     """Root: interrupt this rank's cell and let the rank end."""
 
     rank: Rank
 
 
-class Kill(msgspec.Struct, frozen=True, tag="kill", forbid_unknown_fields=True):
+class Kill(Message, frozen=True):
     """Root: kill this rank and answer when its process has ended."""
 
     rank: Rank
     timeout_s: float
 
 
-class Look(msgspec.Struct, frozen=True, tag="look", forbid_unknown_fields=True):
+class Look(Message, frozen=True):
     """Root: ask for this rank's Python stacks; a report precedes the answer."""
 
     rank: Rank
 
 
-class GetTraces(msgspec.Struct, frozen=True, tag="get_traces", forbid_unknown_fields=True):
+class GetTraces(Message, frozen=True):
     """Root: ask for the flight recorders of all ranks of the host."""
 
 
-class ReadShown(msgspec.Struct, frozen=True, tag="read_shown", forbid_unknown_fields=True):
+class ReadShown(Message, frozen=True):
     """Root: ask for a rank's output from byte ``since`` on.
 
     The answer has at most ``max_lines`` lines (0: any number).
@@ -382,11 +389,11 @@ class ReadShown(msgspec.Struct, frozen=True, tag="read_shown", forbid_unknown_fi
     max_lines: Amount
 
 
-class Refresh(msgspec.Struct, frozen=True, tag="refresh", forbid_unknown_fields=True):
+class Refresh(Message, frozen=True):
     """Root: report on all ranks now."""
 
 
-class SampleRanks(msgspec.Struct, frozen=True, tag="sample_ranks", forbid_unknown_fields=True):
+class SampleRanks(Message, frozen=True):
     """Root: sample all ranks of the host; reports precede the answer."""
 
 
@@ -398,40 +405,40 @@ ANSWER_TO: Mapping[type[HostRequest], type[HostAnswer]] = {
 }  # fmt: skip
 
 
-class AskHost(msgspec.Struct, frozen=True, tag="ask_host", forbid_unknown_fields=True):
+class AskHost(Message, frozen=True):
     """Root: send a request; the `HostAnswered` has the same id."""
 
     id: int
     request: HostRequest
 
 
-class GiveBack(msgspec.Struct, frozen=True, tag="give_back", forbid_unknown_fields=True):
+class GiveBack(Message, frozen=True):
     """Root: release the memory of this dead rank."""
 
     rank: Rank
 
 
-class ReleaseOutput(msgspec.Struct, frozen=True, tag="release_output", forbid_unknown_fields=True):
+class ReleaseOutput(Message, frozen=True):
     """Root: this rank's process sends its output itself until it dies."""
 
     rank: Rank
 
 
-class HostPing(msgspec.Struct, frozen=True, tag="host_ping", forbid_unknown_fields=True):
+class HostPing(Message, frozen=True):
     """Root: heartbeat; the host answers with a `HostPong`."""
 
     number: int
 
 
-class ReconnectAck(msgspec.Struct, frozen=True, tag="reconnect_ack", forbid_unknown_fields=True):
+class ReconnectAck(Message, frozen=True):
     """Root: accept a `Reconnect`; both sides resend unacknowledged messages."""
 
 
-class StopHost(msgspec.Struct, frozen=True, tag="stop_host", forbid_unknown_fields=True):
+class StopHost(Message, frozen=True):
     """Root: end your ranks and yourself."""
 
 
-class Evicted(msgspec.Struct, frozen=True, tag="evicted", forbid_unknown_fields=True):
+class Evicted(Message, frozen=True):
     """Root: your host was declared lost; end your ranks and yourself."""
 
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 MOST_CONNECTIONS = 64  # per link and address, and addresses per host: more is a mistake
-
-
-BootState = Literal["starting", "up", "failed"]
 
 
 class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,13 +58,3 @@ class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: float = 30.0
     connections_per_ip: int = 1
     job: JobOptions = JobOptions()
-
-
-class BootProgress(msgspec.Struct, frozen=True, tag="boot_progress", forbid_unknown_fields=True):
-    """Root: progress of a host's start; ``text`` explains failure or delay."""
-
-    host: int
-    name: str
-    state: BootState
-    seconds: float
-    text: str = ""

@@ -12,6 +12,7 @@ packs or loads values. The rank's kernel runs both and leaves nothing in the use
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -27,7 +28,18 @@ MOST_DAP_NBYTES = 4 << 20  # of one message of a debugger: a value with a pictur
 DebuggerMessage = Annotated[bytes, msgspec.Meta(max_length=MOST_DAP_NBYTES)]
 
 
-class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_fields=True):
+def _tag(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=_tag):
+    """Base of the messages between processes.
+
+    On the wire each has the name of its class, as in ``"cell_began"``.
+    """
+
+
+class Register(Message, frozen=True):
     """Rank to supervisor: first message; ask for the rank number.
 
     The answer is a `Registered`.
@@ -37,7 +49,7 @@ class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_field
     pid: Pid
 
 
-class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_fields=True):
+class Registered(Message, frozen=True):
     """Supervisor to rank: answer a `Register` with the rank number.
 
     ``connection`` is ipyparallel's connection file for engines. ``size`` is the size of the world.
@@ -56,11 +68,11 @@ class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_f
         return f"Registered(rank={self.rank}, engine={self.engine!r}, connection=...)"
 
 
-class EngineReady(msgspec.Struct, frozen=True, tag="engine_ready", forbid_unknown_fields=True):
+class EngineReady(Message, frozen=True):
     """Notice: the rank's kernel takes cells."""
 
 
-class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
+class Join(Message, frozen=True):
     """Rank to supervisor: ask for the world to join.
 
     A rank asks at start and before each new epoch. ``version`` is the version of the rank's
@@ -72,7 +84,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
     version: str = ""
 
 
-class Recover(msgspec.Struct, frozen=True, tag="recover", forbid_unknown_fields=True):
+class Recover(Message, frozen=True):
     """Rank to supervisor: request a new epoch once every rank requests it.
 
     The answer is a `Welcome` to the next epoch, or to the present epoch if its group is good on
@@ -87,7 +99,7 @@ class Recover(msgspec.Struct, frozen=True, tag="recover", forbid_unknown_fields=
     version: str = ""
 
 
-class Withdraw(msgspec.Struct, frozen=True, tag="withdraw", forbid_unknown_fields=True):
+class Withdraw(Message, frozen=True):
     """Rank to supervisor: withdraw request ``of``.
 
     The answer is a `Refused` that names the ranks that were missing. An answer to ``of`` that was
@@ -113,7 +125,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections_per_ip: int = 1
 
 
-class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
+class Welcome(Message, frozen=True):
     """Supervisor to rank: the world to join, and this rank's descriptors.
 
     ``hosts[r]`` is the host index of rank r and ``slots[r]`` its slot on that host. The rank's
@@ -144,7 +156,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
         return f"Welcome(rank={self.rank}, size={self.world.size}, epoch={self.epoch}, key=...)"
 
 
-class Gather(msgspec.Struct, frozen=True, tag="gather", forbid_unknown_fields=True):
+class Gather(Message, frozen=True):
     """Rank to supervisor: this rank's data for one round of a rendezvous."""
 
     id: int
@@ -153,14 +165,14 @@ class Gather(msgspec.Struct, frozen=True, tag="gather", forbid_unknown_fields=Tr
     data: bytes
 
 
-class Gathered(msgspec.Struct, frozen=True, tag="gathered", forbid_unknown_fields=True):
+class Gathered(Message, frozen=True):
     """Supervisor to rank: the data of all ranks, by rank."""
 
     id: int
     parts: tuple[bytes, ...]
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+class Refused(Message, frozen=True):
     """Supervisor to rank: refuse a request; ``rank`` is the culprit or -1."""
 
     id: int
@@ -168,13 +180,13 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=
     message: str
 
 
-class CellBegan(msgspec.Struct, frozen=True, tag="cell_began", forbid_unknown_fields=True):
+class CellBegan(Message, frozen=True):
     """Notice: the cell has begun on this rank."""
 
     cell: str
 
 
-class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fields=True):
+class CellEnded(Message, frozen=True):
     """Notice: the cell has ended on this rank.
 
     ``has_background_threads``: threads that the user's code started still run and may call the
@@ -191,7 +203,7 @@ class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fi
     n_shown: int = 0
 
 
-class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unknown_fields=True):
+class EpochAborted(Message, frozen=True):
     """Notice: the group of ``epoch`` was aborted on this host.
 
     ``kind`` is an ``ABORT_...`` of `_native`.
@@ -203,7 +215,7 @@ class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unkn
     message: str
 
 
-class SplitFormed(msgspec.Struct, frozen=True, tag="split_formed", forbid_unknown_fields=True):
+class SplitFormed(Message, frozen=True):
     """Notice: this rank is in a new group of ``members`` in ``channel``.
 
     ``members`` are ranks of the world. ``number`` identifies the group within its epoch and is
@@ -216,7 +228,7 @@ class SplitFormed(msgspec.Struct, frozen=True, tag="split_formed", forbid_unknow
     members: tuple[int, ...]
 
 
-class SplitClosed(msgspec.Struct, frozen=True, tag="split_closed", forbid_unknown_fields=True):
+class SplitClosed(Message, frozen=True):
     """Notice: this rank has left the group ``number`` of ``epoch``."""
 
     epoch: int
@@ -241,7 +253,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         return self.epoch, self.group, self.source, self.target
 
 
-class StopReport(msgspec.Struct, frozen=True, tag="stop_report", forbid_unknown_fields=True):
+class StopReport(Message, frozen=True):
     """Notice: the progress of a cell that is being stopped.
 
     The cell ``runs``, is ``held`` before operation ``next``, or was ``stopped`` (interrupted).
@@ -260,15 +272,13 @@ class StopReport(msgspec.Struct, frozen=True, tag="stop_report", forbid_unknown_
     cell: str = ""
 
 
-class InterruptCaught(
-    msgspec.Struct, frozen=True, tag="interrupt_caught", forbid_unknown_fields=True
-):
+class InterruptCaught(Message, frozen=True):
     """Notice: the cell's code has caught an interrupt and goes on."""
 
     cell: str
 
 
-class LineNeed(msgspec.Struct, frozen=True, tag="line_need", forbid_unknown_fields=True):
+class LineNeed(Message, frozen=True):
     """Notice: this rank waits for a typed line.
 
     The rank's copy of the log has no line for it before entry ``index``. ``is_command``: an
@@ -284,13 +294,13 @@ class LineNeed(msgspec.Struct, frozen=True, tag="line_need", forbid_unknown_fiel
     n_shown: int = 0
 
 
-class LineNotNeeded(msgspec.Struct, frozen=True, tag="line_not_needed", forbid_unknown_fields=True):
+class LineNotNeeded(Message, frozen=True):
     """Notice: this rank no longer waits for a line of data."""
 
     cell: str
 
 
-class Entered(msgspec.Struct, frozen=True, tag="entered", forbid_unknown_fields=True):
+class Entered(Message, frozen=True):
     """Answer an `EnterWorld`; ``ename`` and ``evalue`` are of the error, if any."""
 
     id: int
@@ -298,7 +308,7 @@ class Entered(msgspec.Struct, frozen=True, tag="entered", forbid_unknown_fields=
     evalue: str = ""
 
 
-class Completed(msgspec.Struct, frozen=True, tag="completed", forbid_unknown_fields=True):
+class Completed(Message, frozen=True):
     """Answer a `Complete`: the completions of the text at ``start:end``.
 
     ``kinds`` and ``signatures`` have one entry per match. After a draft (``is_draft``) comes
@@ -314,14 +324,14 @@ class Completed(msgspec.Struct, frozen=True, tag="completed", forbid_unknown_fie
     signatures: tuple[str, ...]
 
 
-class Inspected(msgspec.Struct, frozen=True, tag="inspected", forbid_unknown_fields=True):
+class Inspected(Message, frozen=True):
     """Answer an `Inspect` with the object's description; None: there is no object."""
 
     id: int
     text: str | None
 
 
-class DebuggerSays(msgspec.Struct, frozen=True, tag="debugger_says", forbid_unknown_fields=True):
+class DebuggerSays(Message, frozen=True):
     """Notice: an answer or event of the rank's debugger, as DAP's JSON."""
 
     message: DebuggerMessage
@@ -355,7 +365,7 @@ ENTRY = "the entry into the world"  # the cell that a rank runs while it enters
 CALLBACK = "callback-"
 
 
-class StopCell(msgspec.Struct, frozen=True, tag="stop_cell", forbid_unknown_fields=True):
+class StopCell(Message, frozen=True):
     """Order: hold a cell before its next operation, or interrupt it.
 
     A rank holds the cell for ``hold_s`` seconds at most and then interrupts it; 0: interrupt it
@@ -367,7 +377,7 @@ class StopCell(msgspec.Struct, frozen=True, tag="stop_cell", forbid_unknown_fiel
     hold_s: float = 0.0
 
 
-class EnterWorld(msgspec.Struct, frozen=True, tag="enter_world", forbid_unknown_fields=True):
+class EnterWorld(Message, frozen=True):
     """Order of the root: join the present epoch between two cells.
 
     A `StopCell` for the cell ``ENTRY`` interrupts this.
@@ -376,13 +386,13 @@ class EnterWorld(msgspec.Struct, frozen=True, tag="enter_world", forbid_unknown_
     id: int
 
 
-class LetIn(msgspec.Struct, frozen=True, tag="let_in", forbid_unknown_fields=True):
+class LetIn(Message, frozen=True):
     """Order: let the held cell continue up to these operations."""
 
     steps: tuple[Step, ...]
 
 
-class TypeLine(msgspec.Struct, frozen=True, tag="type_line", forbid_unknown_fields=True):
+class TypeLine(Message, frozen=True):
     """Order: add an entry to the cell's log of typed lines.
 
     The link keeps the order, so all ranks have the same log.
@@ -392,20 +402,20 @@ class TypeLine(msgspec.Struct, frozen=True, tag="type_line", forbid_unknown_fiel
     entry: TypedLine
 
 
-class RefuseInput(msgspec.Struct, frozen=True, tag="refuse_input", forbid_unknown_fields=True):
+class RefuseInput(Message, frozen=True):
     """Order: fail the cell's reads with ``message``: nobody can answer."""
 
     cell: str
     message: str
 
 
-class OutputDrawn(msgspec.Struct, frozen=True, tag="output_drawn", forbid_unknown_fields=True):
+class OutputDrawn(Message, frozen=True):
     """Order: the client has drawn the output up to ``sent`` bytes."""
 
     sent: Amount
 
 
-class Complete(msgspec.Struct, frozen=True, tag="complete", forbid_unknown_fields=True):
+class Complete(Message, frozen=True):
     """Order: complete the code at this place, in characters."""
 
     id: int
@@ -413,7 +423,7 @@ class Complete(msgspec.Struct, frozen=True, tag="complete", forbid_unknown_field
     cursor: int
 
 
-class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=True):
+class Inspect(Message, frozen=True):
     """Order: describe the object at this place; ``detail`` 1 adds its source."""
 
     id: int
@@ -422,7 +432,7 @@ class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=
     detail: int = 0
 
 
-class AskDebugger(msgspec.Struct, frozen=True, tag="ask_debugger", forbid_unknown_fields=True):
+class AskDebugger(Message, frozen=True):
     """Order: pass a request to the rank's debugger, as DAP's JSON.
 
     Empty: the client has gone, so that nobody would continue a rank that stands at a breakpoint.
@@ -463,7 +473,7 @@ RankAnswer = Registered | Welcome | Gathered | Refused
 ToRank = RankAnswer | RankOrder
 
 
-class CopyNames(msgspec.Struct, frozen=True, tag="copy_names", forbid_unknown_fields=True):
+class CopyNames(Message, frozen=True):
     """Copy the names of rank ``source`` to ``ranks``.
 
     All of these ranks get this task.
@@ -473,13 +483,13 @@ class CopyNames(msgspec.Struct, frozen=True, tag="copy_names", forbid_unknown_fi
     ranks: tuple[int, ...]
 
 
-class Evaluate(msgspec.Struct, frozen=True, tag="evaluate", forbid_unknown_fields=True):
+class Evaluate(Message, frozen=True):
     """Evaluate expressions in the cells' namespace; keep the values for `GiveValue`."""
 
     expressions: tuple[str, ...]
 
 
-class PublishSweep(msgspec.Struct, frozen=True, tag="publish_sweep", forbid_unknown_fields=True):
+class PublishSweep(Message, frozen=True):
     """Measure an operation over sizes; rank 0 publishes each measurement.
 
     ``begin`` and ``end`` are in bytes. ``with_limits``: publish the machine's limits first.
@@ -494,24 +504,24 @@ class PublishSweep(msgspec.Struct, frozen=True, tag="publish_sweep", forbid_unkn
     with_limits: bool = False
 
 
-class PublishLinks(msgspec.Struct, frozen=True, tag="publish_links", forbid_unknown_fields=True):
+class PublishLinks(Message, frozen=True):
     """Measure the links of all pairs; rank 0 publishes the result."""
 
 
 RankTask = CopyNames | Evaluate | PublishSweep | PublishLinks
 
 
-class BindValues(msgspec.Struct, frozen=True, tag="bind_values", forbid_unknown_fields=True):
+class BindValues(Message, frozen=True):
     """Bind the named values in the message's buffers: all or none."""
 
 
-class GiveNames(msgspec.Struct, frozen=True, tag="give_names", forbid_unknown_fields=True):
+class GiveNames(Message, frozen=True):
     """Answer with the values of these names."""
 
     names: tuple[str, ...]
 
 
-class GiveValue(msgspec.Struct, frozen=True, tag="give_value", forbid_unknown_fields=True):
+class GiveValue(Message, frozen=True):
     """Answer with the value of a cell's last expression, or `Evaluate`'s values.
 
     The name of a cell's value is ``""``. ``cell`` must be the last cell that has run. The answer
@@ -522,16 +532,14 @@ class GiveValue(msgspec.Struct, frozen=True, tag="give_value", forbid_unknown_fi
     max_nbytes: int | None = None
 
 
-class GiveCopyReport(
-    msgspec.Struct, frozen=True, tag="give_copy_report", forbid_unknown_fields=True
-):
+class GiveCopyReport(Message, frozen=True):
     """Answer with the `CopyReport` of the last `CopyNames`, as ``""``.
 
     The report has the number of copied names, and the reason for each other name.
     """
 
 
-class GiveLastError(msgspec.Struct, frozen=True, tag="give_last_error", forbid_unknown_fields=True):
+class GiveLastError(Message, frozen=True):
     """Answer with the error that a debugger would find, as ``""``.
 
     The value has the fields of the error; None: no error.

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .rank import MOST_RANKS, Pid, Rank
+from .rank import MOST_RANKS, Message, Pid, Rank
 
 # MIME types in which a rank publishes measurements to the client that runs the sweep.
 MEASUREMENT_MIME = "application/vnd.phalanx.measurement+json"
@@ -164,7 +164,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iterations: int
 
 
-class WatchSamples(msgspec.Struct, frozen=True, tag="watch_samples", forbid_unknown_fields=True):
+class WatchSamples(Message, frozen=True):
     """Client: send `Samples` for ``seconds`` from now; 0: stop.
 
     A client repeats this message while it watches.
@@ -269,7 +269,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     since_ns: int
 
 
-class Samples(msgspec.Struct, frozen=True, tag="samples", forbid_unknown_fields=True):
+class Samples(Message, frozen=True):
     """Root: a sample of all ranks at ``now_ns``.
 
     The sample has the operations since the sample before. ``time`` is the same moment on the clock

@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .client import BootOptions, GetStacks, Notice, StacksAre
-from .host_plan import BootProgress
-from .rank import Amount
+from .client import BootOptions, BootProgress, GetStacks, Notice, StacksAre
+from .rank import Amount, Message
 
 WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer busy at once
 _MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too
@@ -51,7 +50,7 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_restarts: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class OutputTaken(msgspec.Struct, frozen=True, tag="output_taken", forbid_unknown_fields=True):
+class OutputTaken(Message, frozen=True):
     """Client: acknowledge output of this cost, which has been written out."""
 
     rank: int
@@ -59,13 +58,13 @@ class OutputTaken(msgspec.Struct, frozen=True, tag="output_taken", forbid_unknow
     cost: Amount
 
 
-class Input(msgspec.Struct, frozen=True, tag="input", forbid_unknown_fields=True):
+class Input(Message, frozen=True):
     """Client: input for every rank; empty bytes end the input."""
 
     data: bytes
 
 
-class Started(msgspec.Struct, frozen=True, tag="started", forbid_unknown_fields=True):
+class Started(Message, frozen=True):
     """Root: the ranks run; ``pids`` are by rank.
 
     Each process leads a process group.
@@ -74,13 +73,13 @@ class Started(msgspec.Struct, frozen=True, tag="started", forbid_unknown_fields=
     pids: tuple[int, ...]
 
 
-class NotStarted(msgspec.Struct, frozen=True, tag="not_started", forbid_unknown_fields=True):
+class NotStarted(Message, frozen=True):
     """Root: a rank's process could not be started, so nothing runs."""
 
     message: str
 
 
-class Output(msgspec.Struct, frozen=True, tag="output", forbid_unknown_fields=True):
+class Output(Message, frozen=True):
     """Root: bytes that a rank wrote."""
 
     rank: int
@@ -88,13 +87,13 @@ class Output(msgspec.Struct, frozen=True, tag="output", forbid_unknown_fields=Tr
     data: bytes
 
 
-class InputTaken(msgspec.Struct, frozen=True, tag="input_taken", forbid_unknown_fields=True):
+class InputTaken(Message, frozen=True):
     """Root: the fastest reading rank has received ``nbytes`` more of input."""
 
     nbytes: int
 
 
-class InputCut(msgspec.Struct, frozen=True, tag="input_cut", forbid_unknown_fields=True):
+class InputCut(Message, frozen=True):
     """Root: a rank's input ended early: it reads too slowly.
 
     The rank is ``nbytes`` behind the rank that reads fastest.
@@ -104,7 +103,7 @@ class InputCut(msgspec.Struct, frozen=True, tag="input_cut", forbid_unknown_fiel
     nbytes: int
 
 
-class RankEnded(msgspec.Struct, frozen=True, tag="rank_ended", forbid_unknown_fields=True):
+class RankEnded(Message, frozen=True):
     """Root: a rank's process has ended, after all its output was sent.
 
     The rank may be started again (``max_restarts``). ``status`` is as in `subprocess`; ``reason``
@@ -116,7 +115,7 @@ class RankEnded(msgspec.Struct, frozen=True, tag="rank_ended", forbid_unknown_fi
     reason: str
 
 
-class AllEnded(msgspec.Struct, frozen=True, tag="all_ended", forbid_unknown_fields=True):
+class AllEnded(Message, frozen=True):
     """Root: every rank has ended; ``culprit`` failed first, -1 for none.
 
     ``is_forced``: other ranks were sent signals because of the culprit or a signal to the

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from .bench import Sweep
 from .calls import PendingCall
-from .cells.completion import Completions, Description, Help, NoHelp
 from .cells.debugging import DapMessage, RankDebuggers
 from .cells.loop import RankError, RankResult
+from .cells.rank_help import Completions, Description, Help, NoHelp
 from .connection.connect import (
     WorkspaceInfo,
     format_workspaces,
@@ -23,13 +23,8 @@ from .output.events import IMAGE_KINDS, WIDGET, Clear, Display, is_image
 from .output.notices import (
     grouped,
     parse_ranks,
-    say_detached,
-    say_gone,
-    say_interrupted,
-    say_kept,
-    say_no_ranks,
+    ranks_of,
     say_replaced,
-    say_stopped,
 )
 from .output.printer import MAX_LINES
 from .output.text import StreamName
@@ -77,14 +72,9 @@ __all__ = [
     "is_image",
     "list_workspaces",
     "parse_ranks",
+    "ranks_of",
     "resolve_placement",
-    "say_detached",
-    "say_gone",
-    "say_interrupted",
-    "say_kept",
-    "say_no_ranks",
     "say_replaced",
-    "say_stopped",
     "say_trace",
     "stop_workspace",
 ]

@@ -20,7 +20,6 @@ from phalanx.distributed.bench import (
     available_memory,
     check_memory,
     check_request,
-    measure_limits,
     sizes_between,
     time_left,
 )
@@ -257,19 +256,19 @@ class Sweep:
     def _on_limits(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
         self._last_s = time.monotonic()  # the time of the first size starts here
-        self._bench.learn(limits)
+        if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
+            self._bench.limits = limits
 
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
                 runner = self._bench.up()
-                if self._wait and not runner.wait_idle(_LOOK_S):
+                if self._wait and not runner.slot.wait(_LOOK_S):
                     continue
                 try:
-                    runner.check_idle()
-                    known = self._bench.known_limits()
-                    self.limits = known or ()
-                    self._run(runner, with_limits=known is None)
+                    runner.slot.check()
+                    self.limits = self._bench.limits
+                    self._run(runner)
                     return
                 except CellRuns:
                     if not self._wait:
@@ -279,8 +278,8 @@ class Sweep:
         finally:
             self._view.measured.put(None)
 
-    def _run(self, runner: CellRunner, *, with_limits: bool) -> None:
-        task = msgspec.structs.replace(self._task, with_limits=with_limits)
+    def _run(self, runner: CellRunner) -> None:
+        task = msgspec.structs.replace(self._task, with_limits=not self.limits)
         try:
             runner.perform(task, self._view, f"a bandwidth sweep of {self.op}")
         finally:
@@ -300,7 +299,7 @@ class BandwidthBench:
         self.sweeps: tuple[SweepRun, ...] = ()
         self.size, self.up = size, up
         self._topology = topology
-        self._limits: tuple[Limit, ...] = ()
+        self.limits: tuple[Limit, ...] = ()  # of the machine, measured once; empty: not yet
 
     def sweep(
         self,
@@ -331,22 +330,6 @@ class BandwidthBench:
         here = {host.index for host in world.hosts if host.name == socket.gethostname()}
         return sum(rank.host in here for rank in world.ranks)
 
-    def known_limits(self) -> tuple[Limit, ...] | None:
-        """Return the machine's limits, measured once per workspace.
-
-        None if ranks run on other hosts: the ranks then measure the limits when the sweep starts.
-        """
-        if not self._limits:
-            world = self._topology()
-            if [host.name for host in world.hosts] != [socket.gethostname()]:
-                return None
-            self._limits = measure_limits({link.transport for link in world.links})
-        return self._limits
-
-    def learn(self, limits: tuple[Limit, ...]) -> None:
-        if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
-            self._limits = limits
-
     def keep(self, run: SweepRun) -> None:
         self.sweeps = (*self.sweeps, run)[-_MOST_KEPT:]
 
@@ -360,12 +343,10 @@ class _LinksView(View):
         self._begun_s = time.monotonic()
 
     def begin(self, ranks: tuple[int, ...]) -> None:
-        """Report zero progress."""
         self._begun_s = time.monotonic()
         self._say(0)
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Keep measurements and report progress."""
         if (done := event.data.get(LINKS_DONE_MIME)) is not None:
             self._say(msgspec.convert(done, dict[str, int])["n_done"])
         if (data := event.data.get(LINKS_MIME)) is not None:
@@ -398,7 +379,7 @@ class LinkBench:
     def measure(self) -> tuple[LinkMeasurement, ...]:
         """Measure every pair of ranks; see `Workspace.measure_links`."""
         runner = self._up()
-        runner.check_idle()
+        runner.slot.check()
         view = _LinksView(self._size * (self._size - 1) // 2, self._note)
         engines = runner.engines
         try:

@@ -122,7 +122,6 @@ class RemoteCalls:
         *,
         block: bool,
     ) -> Any:
-        """Call a function on ranks with the same arguments."""
         packed = _pack(_name_of(function), function, args, named)
 
         def finish(values: list[Any]) -> Any:
@@ -144,7 +143,6 @@ class RemoteCalls:
         *,
         block: bool,
     ) -> Any:
-        """Call a function on each item; see `Workspace.map`."""
         _check_callable(function)
         items = [_sized(sequence) for sequence in sequences]
         lengths = {len(sequence) for sequence in items}
@@ -168,7 +166,6 @@ class RemoteCalls:
         return self._call(_name_of(function), ranks, pack, finish, block=block)
 
     def scatter(self, name: str, values: Iterable[Any], ranks: Ranks | None, *, block: bool) -> Any:
-        """Bind a name on each rank to its block of a sequence."""
         name, items = checked_name(name), _sized(values)
 
         def pack(here: tuple[int, ...]) -> Packed:
@@ -180,7 +177,6 @@ class RemoteCalls:
         return self._call("scatter", ranks, pack, lambda values: None, block=block)
 
     def gather(self, name: str, ranks: Ranks | None, *, block: bool) -> Any:
-        """Join the ranks' values of a name."""
         packed = _pack(name, fetch, (checked_name(name),))
         return self._call(
             "gather", ranks, lambda here: dict.fromkeys(here, packed), _joined, block=block
@@ -214,7 +210,7 @@ class RemoteCalls:
                     return PendingCall(lambda: finish(_loaded(run())), events)
                 values = run()
             except BaseException:
-                runner.leave_line(turn)
+                runner.slot.leave_line(turn)
                 raise
         return finish(_loaded(values))
 

@@ -40,7 +40,7 @@ class Lifecycle:
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self.runner: CellRunner | None = None
         self._news_lock = threading.Lock()
-        self._early: list[FromRoot] = []  # messages that came before the runner was made
+        self._early: list[FromRoot] = []  # messages that came before the runner was ready
         self._unwatch_kernel: Callable[[], None] = lambda: None
         try:
             self.thread = SocketThread(
@@ -71,12 +71,15 @@ class Lifecycle:
         """
         booted = self.root.wait_booted(BOOT_S + more_s, progress)
         runner = CellRunner(self._name, self.thread, self.root, booted)
+        if not is_new:
+            runner.attach()
         with self._news_lock:
             for message in self._early:
                 runner.on_news(message)
             self._early.clear()
             self.runner = runner
-        runner.begin(is_new=is_new)
+        if is_new:
+            runner.form()
         atexit.register(self._at_exit)
         self._unwatch_kernel = _watch_kernel(self._on_shutdown, self._on_stop_button)
 
@@ -207,7 +210,7 @@ class Lifecycle:
         self._is_closed = True
         self._forget_ends()
         self.root.let_go()
-        if self.runner is not None and self.runner.is_running:
+        if self.runner is not None and self.runner.slot.is_taken:
             self.runner.taken(text)
         else:
             self._notice(text)

@@ -25,6 +25,7 @@ from phalanx.errors import DistributedError, NotSupported, is_refused, say_refus
 from phalanx.protocol import (
     GRACE_S,
     MOST_CONNECTIONS,
+    BootOptions,
     HostPlan,
     JobOptions,
     RemoteOptions,
@@ -136,39 +137,6 @@ def checked_seconds(what: str, value: Any, *, is_above_0: bool = False) -> float
     return float(value)
 
 
-@dataclass(frozen=True)
-class StartOptions:
-    """The checked options of `Workspace.start`.
-
-    An operation that lasts ``slow_operation_s`` is reported in one line.
-    ``is_named``: the user chose the name, so a name in use is an error. Other names get a number
-    appended if they are in use. ``hosts`` is empty if all ranks run on this machine.
-    """
-
-    name: str
-    ranks: int
-    linger_s: float
-    heartbeat_timeout_s: float
-    transport: str
-    slow_operation_s: float = 10.0
-    is_named: bool = False
-    auto_restart: bool = False
-    is_detached: bool = False
-    hosts: tuple[HostPlan, ...] = ()
-    remote: RemoteOptions = HERE
-    grace_s: float = GRACE_S
-
-    def world(self, name: str) -> WorldConfig:
-        """Return the options that root, hosts and ranks share."""
-        return WorldConfig(
-            name,
-            self.ranks,
-            self.transport,
-            self.heartbeat_timeout_s,
-            self.remote.connections_per_ip,
-        )
-
-
 def checked_options(
     ranks: int,
     name: str | None,
@@ -181,8 +149,12 @@ def checked_options(
     hosts: tuple[HostPlan, ...] = (),
     remote: RemoteOptions = HERE,
     grace_s: float = GRACE_S,
-) -> StartOptions:
-    """Check a user's options; raise `ValueError` with one line."""
+) -> BootOptions:
+    """Check a user's options; raise `ValueError` with one line.
+
+    The ranks start in this process's folder. A name that the user has not chosen gets a number
+    appended if it is in use.
+    """
     if hosts:
         ranks = sum(plan.ranks for plan in hosts)
     ranks = checked_whole("the number of ranks", ranks, 1)
@@ -190,12 +162,11 @@ def checked_options(
     checked_seconds("grace", grace_s)
     checked_seconds("heartbeat_timeout", heartbeat_timeout_s, is_above_0=True)
     chosen = f"local-{os.getpid()}" if name is None else check_name(checked_text("name", name))
-    return StartOptions(
-        chosen,
-        ranks,
+    transport = chosen_transport(transport)
+    return BootOptions(
+        WorldConfig(chosen, ranks, transport, heartbeat_timeout_s, remote.connections_per_ip),
         linger_s,
-        heartbeat_timeout_s,
-        chosen_transport(transport),
+        str(Path.cwd()),
         is_named=name is not None,
         auto_restart=bool(auto_restart),
         is_detached=bool(is_detached),

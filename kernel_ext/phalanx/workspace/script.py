@@ -14,8 +14,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from phalanx.errors import DistributedError
-from phalanx.protocol import GRACE_S, BootOptions, BootProgress, GetStacks, Notice, StacksAre
+from phalanx.protocol import GRACE_S, BootProgress, GetStacks, Notice, StacksAre
 from phalanx.protocol.scripts import (
     WINDOW_COST,
     AllEnded,
@@ -114,17 +116,19 @@ class Script:
         keep_going: bool = False,
         max_restarts: int = 0,
     ) -> None:
-        checked = checked_options(
-            job.at.ranks, None, 0.0, heartbeat_timeout_s, transport, remote=job.at.remote
-        )
-        boot = BootOptions(
-            checked.world(checked.name),
-            linger_s=0.0,
+        boot = msgspec.structs.replace(
+            checked_options(
+                job.at.ranks,
+                None,
+                0.0,
+                heartbeat_timeout_s,
+                transport,
+                hosts=job.at.hosts,
+                remote=job.at.remote,
+                grace_s=grace_s,
+            ),
             cwd=job.cwd,
             slow_operation_s=slow_operation_s,
-            hosts=job.at.hosts,
-            remote=job.at.remote,
-            grace_s=grace_s,
         )
         options = ScriptOptions(
             boot,

@@ -28,14 +28,14 @@ from phalanx.protocol import (
     SweepRun,
     WorldTopology,
 )
-from phalanx.supervisor import RootProcess
+from phalanx.supervisor import RootProcess, launch_root
 
 from .bench import BandwidthBench, LinkBench, Sweep
 from .calls import PendingCall, RemoteCalls, forget_values, packed
-from .cells.completion import Help
 from .cells.debugging import RankDebuggers
 from .cells.loop import RankError, RankResult
-from .connection.connect import WorkspaceInfo, attach_root, list_workspaces, start_root
+from .cells.rank_help import Help
+from .connection.connect import WorkspaceInfo, attach_root, list_workspaces
 from .connection.root_client import SampleView
 from .lifecycle import Lifecycle
 from .options import (
@@ -213,7 +213,7 @@ class Workspace:
             grace_s=grace,
         )
         with starting():
-            self = cls(start_root(options), is_kept=detach)
+            self = cls(launch_root(options), is_kept=detach)
         self.threads_note = at.say_threads()
         more_s = options.remote.timeout_s if options.hosts else 0.0
         try:
@@ -1109,7 +1109,7 @@ class Workspace:
         Tasks are cells, calls and everything else that this process runs on the ranks.
         """
         runner = self._life.runner
-        return runner.n_ended if runner is not None else 0
+        return runner.slot.n_ended if runner is not None else 0
 
     @property
     def is_running(self) -> bool:

@@ -14,7 +14,7 @@ from phalanx.hosts import HostfileError, own_addresses
 from phalanx.magics.arguments import UsageMistake, line_parser, parse, start_options
 from phalanx.protocol import BootOptions, HostPlan, JobOptions, RemoteOptions
 from phalanx.workspace import Workspace
-from phalanx.workspace.connection import connect
+from phalanx.workspace import workspace as workspace_module
 from phalanx.workspace.options import Placement, checked_options, checked_whole, resolve_placement
 
 
@@ -29,7 +29,7 @@ def test_whole_numbers_may_be_numpys():
     at = resolve_placement(np.int64(3), hosts="a.invalid,b.invalid", connections_per_ip=np.int32(2))
     remote = at.remote
     numbers = [at.ranks, at.hosts[1].ranks, remote.connections_per_ip]
-    numbers.append(checked_options(np.int64(2), None, 0.0, 1.0, "any").ranks)
+    numbers.append(checked_options(np.int64(2), None, 0.0, 1.0, "any").world.size)
     asked = resolve_placement(None, launcher="slurm", job=JobOptions(nodes=np.uint8(4)))
     numbers.append(asked.remote.job.nodes)
     assert [(number, type(number)) for number in numbers] == [(n, int) for n in (6, 3, 2, 2, 4)]
@@ -89,7 +89,7 @@ def test_a_hostfile_says_slots_and_environment(tmp_path, monkeypatch):
     ],
 )
 def test_a_mistake_is_a_line_and_starts_nothing(options, said, monkeypatch):
-    monkeypatch.setattr(connect, "launch_root", None)
+    monkeypatch.setattr(workspace_module, "launch_root", None)
     with pytest.raises(ValueError) as error:
         Workspace.start(**options)
     assert said in str(error.value)
@@ -135,7 +135,7 @@ def _booted(line: str, monkeypatch: pytest.MonkeyPatch) -> BootOptions:
     def launch_root(boot: BootOptions) -> None:
         raise _Seen(boot)
 
-    monkeypatch.setattr(connect, "launch_root", launch_root)
+    monkeypatch.setattr(workspace_module, "launch_root", launch_root)
     options = start_options(parse(line_parser(), f"start {line}"))
     with pytest.raises(_Seen) as seen:
         Workspace.start(**options)

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.protocol import Gather, Gathered, Recover, Refused, SplitClosed, SplitFormed
-from phalanx.supervisor.world_state import WorldState
+from phalanx.protocol import (
+    CellEnded,
+    Gather,
+    Gathered,
+    Recover,
+    Refused,
+    SplitClosed,
+    SplitFormed,
+)
+from phalanx.supervisor.world.state import WorldState
 
 
 def test_a_round_is_answered_when_all_shares_are_there():
@@ -49,7 +57,7 @@ def test_a_replaced_rank_takes_part_when_the_next_epoch_begins():
     world = WorldState(2)
     world.lose(1, "killed")
     assert not world.begin_cell(1, "cell", (0,)).reform
-    world.end_cell(0, "cell")
+    world.end_cell(0, CellEnded("cell", ok=True))
     world.revive(1)
     assert world.state(1) == "idle"
     allowed = world.begin_cell(2, "next", (0, 1))
@@ -90,10 +98,10 @@ def test_cells_end_rank_by_rank_and_with_the_dead():
     world = WorldState(3)
     world.begin_cell(1, "cell", (0, 1, 2))
     assert [world.state(rank) for rank in range(3)] == ["busy"] * 3
-    world.end_cell(0, "cell")
+    world.end_cell(0, CellEnded("cell", ok=True))
     world.lose(1, "gone")
     assert world.unfinished() == {2}
-    world.end_cell(2, "cell")
+    world.end_cell(2, CellEnded("cell", ok=True))
     assert world.unfinished() == set()
     assert [world.state(rank) for rank in range(3)] == ["idle", "dead", "idle"]
 
@@ -101,8 +109,10 @@ def test_cells_end_rank_by_rank_and_with_the_dead():
 def test_how_a_rank_is_gone_is_told_of_the_cell_that_runs():
     world = WorldState(3)
     world.begin_cell(1, "cell", (0, 1))
-    world.end_cell(2, "enter")  # with which it joined a new epoch: no cell of the user's
-    world.end_cell(1, "cell", ok=False)
+    world.end_cell(
+        2, CellEnded("enter", ok=True)
+    )  # with which it joined a new epoch: no cell of the user's
+    world.end_cell(1, CellEnded("cell", ok=False))
     assert world.gone() == {1, 2}
     assert world.absence_reason(1) == "ended its cell with an error"
     assert world.absence_reason(2) == "is not asked to run this cell"
@@ -134,18 +144,18 @@ def test_splits_end_with_their_epoch_and_those_of_another_are_not_taken():
 def test_a_rank_that_was_left_to_an_earlier_cell_takes_no_part_in_the_next():
     world = WorldState(3)
     world.begin_cell(1, "stuck", (0, 1, 2))
-    world.end_cell(0, "stuck", ok=False)
-    world.end_cell(2, "stuck", ok=False)
+    world.end_cell(0, CellEnded("stuck", ok=False))
+    world.end_cell(2, CellEnded("stuck", ok=False))
     world.abort(1, "stopped")
     # It cannot join: the epoch is not begun anew without it.
     assert not world.begin_cell(2, "next", (0, 2)).reform
     assert world.unfinished() == {0, 1, 2}
     assert world.gone() == {1}
     assert world.absence_reason(1) == "still runs the cell before"
-    world.end_cell(1, "stuck")
+    world.end_cell(1, CellEnded("stuck", ok=True))
     assert world.absence_reason(1) == "is not asked to run this cell"
-    world.end_cell(0, "next")
-    world.end_cell(2, "next")
+    world.end_cell(0, CellEnded("next", ok=True))
+    world.end_cell(2, CellEnded("next", ok=True))
     assert world.unfinished() == set()
     allowed = world.begin_cell(3, "all", (0, 1, 2))
     assert (allowed.epoch, allowed.reform) == (2, True)
@@ -155,9 +165,9 @@ def test_a_rank_that_was_left_to_an_earlier_cell_takes_no_part_in_the_next():
 def test_a_rank_that_was_left_is_missed_by_nobody_once_the_others_are_done():
     world = WorldState(2)
     world.begin_cell(1, "stuck", (0, 1))
-    world.end_cell(0, "stuck")
+    world.end_cell(0, CellEnded("stuck", ok=True))
     world.begin_cell(2, "next", (0,))
-    world.end_cell(0, "next")
+    world.end_cell(0, CellEnded("next", ok=True))
     assert world.unfinished() == {1}
     assert world.gone() == {0}
 
@@ -211,7 +221,7 @@ def test_who_asks_in_vain_is_refused_for_a_rank_that_has_ended_or_died():
     world.begin_cell(1, "cell", (0, 1, 2))
     world.ask(0, Recover(5, 1, is_over=True))
     assert world.refuse_asking(world.gone()) == []
-    world.end_cell(2, "cell")
+    world.end_cell(2, CellEnded("cell", ok=True))
     ((rank, refused),) = world.refuse_asking(world.gone())
     assert (rank, refused.id, refused.rank) == (0, 5, 2)
     assert refused.message == "ended its cell; px.recover() of the others can never complete"

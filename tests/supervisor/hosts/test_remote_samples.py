@@ -27,9 +27,8 @@ from phalanx.protocol.host import (
 from phalanx.supervisor.hosts import samples as samples_module
 from phalanx.supervisor.hosts.samples import SampleReader, in_root_time, is_sound
 from phalanx.supervisor.root import observers as observers_module
-from phalanx.supervisor.root.cells import CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
-from phalanx.supervisor.world_state import WorldState
+from phalanx.supervisor.world.state import WorldState
 
 AHEAD_NS = -5_000  # the other host's clock is ahead of ours by so much
 
@@ -68,9 +67,7 @@ class Host:
 
 def _samplers(sent, *hosts, size=2):
     every = SimpleNamespace(every=hosts, activity=lambda _: Activity(1, {}))
-    return Samplers(
-        WorldState(size), CellTimeline(), every, lambda _, samples: sent.append(samples)
-    )
+    return Samplers(WorldState(size), every, lambda _, samples: sent.append(samples))
 
 
 def test_a_host_is_asked_once_for_each_look_and_not_when_nobody_watches():

@@ -9,21 +9,20 @@ import msgspec
 import pytest
 from support.ranks.loops import run_jumping
 
-from phalanx.protocol import Activity, GroupProgress
+from phalanx.protocol import Activity, CellEnded, GroupProgress
 from phalanx.protocol.host import HostSamples
 from phalanx.supervisor.hosts.samples import SampleReader
-from phalanx.supervisor.root.cells import KEPT_NS, CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
-from phalanx.supervisor.world_state import WorldState
+from phalanx.supervisor.world.cells import KEPT_NS, CellHistory
+from phalanx.supervisor.world.ranks import RankDirectory
+from phalanx.supervisor.world.state import WorldState
 
 
 def _samplers(sent):
     hosts = SimpleNamespace(every=(), activity=lambda _: Activity(1, {}))
     world = WorldState(1)
     world.ranks.mark_ready(0)
-    return Samplers(
-        world, CellTimeline(), hosts, lambda who, samples: sent.append((who, samples.number))
-    )
+    return Samplers(world, hosts, lambda who, samples: sent.append((who, samples.number)))
 
 
 def test_samples_go_to_who_watches_and_end_with_the_wish():
@@ -119,21 +118,43 @@ def test_whatever_a_record_says_the_root_takes_what_a_host_tells(is_open, entere
 
 
 def test_cells_that_run_are_kept_and_others_for_a_moment():
-    now = [0]
-    times = CellTimeline(lambda: now[0])
-    times.begin("long", (0, 1))
-    times.begin("short", (0,))
-    times.begin("never", (0,))
-    times.forget("never")
+    now, ranks = [0], RankDirectory(2)
+    cells = CellHistory(ranks, lambda: now[0])
+    cells.begin("long", (0, 1))
+    cells.begin("short", (0,))
+    cells.begin("never", (0,))
+    assert cells.forget("never")
     now[0] = 5
-    times.end("short", 0)
-    times.end("short", 1)  # which is not in it
-    times.end_all(1)
-    assert {its.cell: its.ended_ns for its in times.recent()} == {"long": {1: 5}, "short": {0: 5}}
-    times.begin("new", (0,), "print(rank)")
+    cells.end(0, CellEnded("short", ok=True))
+    cells.end(1, CellEnded("short", ok=True))  # which is not in it
+    ranks.mark_lost(1, "killed")
+    assert {its.cell: its.ended_ns for its in cells.recent()} == {"long": {1: 5}, "short": {0: 5}}
+    cells.begin("new", (0,), "print(rank)")
     now[0] += 2_000_000_000
-    assert times.running(0) == ("print(rank)", 2.0)
-    assert times.running(1) == ("", 0.0)
-    times.forget("new")
+    assert cells.title_on(0) == ("print(rank)", 2.0)
+    assert cells.title_on(1) == ("", 0.0)
+    assert cells.forget("new")
     now[0] = KEPT_NS + 6
-    assert [its.cell for its in times.recent()] == ["long"]
+    assert [its.cell for its in cells.recent()] == ["long"]
+
+
+def test_the_last_cell_is_told_until_its_end_is_seen():
+    now, ranks = [0], RankDirectory(3)
+    cells = CellHistory(ranks, lambda: now[0])
+
+    def told():
+        return {its.cell: (its.ranks, [*its.ended]) for its in cells.statuses()}
+
+    cells.begin("last", (0, 1, 2))
+    cells.end(0, CellEnded("last", ok=True))
+    cells.is_end_seen = False
+    ranks.mark_lost(1, "killed")
+    ranks.mark_alive(1)  # a new process, which does not run it
+    assert told() == {"last": ((0, 2), [0])}
+    cells.end(2, CellEnded("last", ok=True))
+    now[0] = 2 * KEPT_NS
+    assert cells.recent() == ()
+    assert told() == {"last": ((0, 2), [0, 2])}
+    cells.begin("next", (0,))
+    assert told() == {"next": ((0,), [])}
+    assert not cells.forget("last")

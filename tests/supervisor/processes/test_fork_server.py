@@ -54,8 +54,10 @@ def test_forked_ranks_are_the_roots_children_and_draw_their_own_numbers():
 
 
 def test_the_end_of_the_fork_server_ends_no_rank_and_the_next_rank_gets_another():
+    """Nor the controller, which comes from it as well."""
     with Workspace.start(2) as ws:
         root = psutil.Process(root_pid(ws))
+        assert [c.cmdline()[-1].strip() for c in root.children()].count("controller") == 1
         first = fork_server_of(root)
         first.kill()
         wait_until(lambda: not first.is_running(), "its end is noticed")

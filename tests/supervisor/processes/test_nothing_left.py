@@ -79,7 +79,7 @@ PHASES = {
 }
 # victim, but client and root -> what its command line holds
 VICTIMS = {
-    "controller": "phalanx.supervisor.engine.controller_main",
+    "controller": " controller",
     "rank": " rank-",
     "sweeper": "sweep_main.py",
     "child": "sleep 1008",

@@ -15,11 +15,11 @@ from support.ranks.loops import run_jumping
 from support.waiting import wait_until_async
 
 from phalanx.protocol.host import RankGone, Spawn
-from phalanx.supervisor.health.frozen_ranks import HealthWatch
+from phalanx.supervisor.health.frozen_ranks import watch_heartbeats
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.processes.child import ChildProcess, OutputPipe
 from phalanx.supervisor.root.observers import RankInspector
-from phalanx.supervisor.world_state import WorldState
+from phalanx.supervisor.world.state import WorldState
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +109,6 @@ def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
 
     async def main():
         host = LocalHost((0,), say)
-        health = HealthWatch(host, 5.0, lambda rank, reason: None)
         lookout = RankInspector(
             host,
             WorldState(1),
@@ -118,7 +117,9 @@ def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
             tell=lambda text: None,
         )
         tasks = [
-            asyncio.ensure_future(health.run(failing("health"))),
+            asyncio.ensure_future(
+                watch_heartbeats(host, 5.0, failing("health"), lambda rank, reason: None)
+            ),
             asyncio.ensure_future(lookout.watch(failing("lookout"))),
         ]
         await asyncio.sleep(10.0)

@@ -87,7 +87,7 @@ def test_the_first_that_fails_is_the_culprit():
     verdict = FailureAttribution(3)
     verdict.end(0, 0)
     verdict.end(2, 3)
-    verdict.ending()
+    verdict.is_ending = True
     verdict.end(1, -15)
     assert (verdict.culprit, verdict.running, verdict.statuses) == (2, (), (0, -15, 3))
 

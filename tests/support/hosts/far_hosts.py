@@ -49,7 +49,7 @@ class Events:
     def on_command(self, message):
         self.commands.append(message)
 
-    def on_news(self, message):
+    def tell(self, message):
         self.news.append(message)
 
     def on_not_up(self, reasons):

@@ -107,7 +107,7 @@ def _stop_and_run_again(reader: Reader) -> None:
     reader.press("Run")
     reader.see("done")
     # Both before it are laid over.
-    reader.widget.locator(".px-legend .px-line-3").wait_for()
+    reader.widget.locator(".u-legend .u-series").nth(3).wait_for()  # with the run and its model
     reader.look("earlier")
 
 

@@ -93,7 +93,7 @@ def _mend(watcher: Watcher) -> None:
     watcher.press("Where is it?")
     watcher.widget.locator("pre").get_by_text("between cells").wait_for(timeout=PATIENCE_MS)
     watcher.press("Links")
-    watcher.widget.locator(".px-matrix svg").wait_for()
+    watcher.widget.locator(".px-link-table").wait_for()
     watcher.press("Measure the links")
     watcher.widget.get_by_text("6 links measured").wait_for(timeout=PATIENCE_MS)
     watcher.look("links")
@@ -144,8 +144,8 @@ def _come_back(watcher: Watcher) -> None:
     assert int(new[1]) == watcher.pid(2)  # as it was replaced, after the picture was first shown
     # The view and the rank that were chosen last are there again.
     watcher.press("Links")
-    watcher.widget.locator(".px-matrix svg").focus()
-    for key in ("ArrowDown", "Enter"):
+    watcher.widget.locator('.px-link-table [aria-label="rank 0"]').first.focus()
+    for key in ("ArrowRight", "Enter"):
         watcher.page.keyboard.press(key)
     chosen = watcher.widget.locator(".px-details").get_by_text("rank 1 ·")
     chosen.wait_for()
@@ -154,7 +154,7 @@ def _come_back(watcher: Watcher) -> None:
     watcher.widget.locator("pre").get_by_text("all_sum #").wait_for(timeout=PATIENCE_MS)
     watcher.page.reload()
     chosen.wait_for(timeout=PATIENCE_MS)
-    watcher.widget.locator(".px-matrix svg").wait_for()
+    watcher.widget.locator(".px-link-table").wait_for()
     watcher.look("reloaded")
     watcher.press("Tiles")
     watcher.see(2, "idle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.protocol import LineNeed, TypedLine
+from phalanx.protocol import LineNeed, TypedLine, TypeLine
 from phalanx.workspace import View
 from phalanx.workspace.cells.prompting import PromptController
 
@@ -39,11 +39,8 @@ class FakeRanks:
     def __init__(self):
         self.sent = []
 
-    def send_line(self, cell, entry):
-        self.sent.append(entry)
-
-    def refuse_line(self, cell, message):
-        self.sent.append(message)
+    def send(self, order):
+        self.sent.append(order.entry if isinstance(order, TypeLine) else order.message)
 
 
 class Room:
@@ -53,7 +50,7 @@ class Room:
         self.view = view or FakeView()
         self.ranks = FakeRanks()
         self.now_s = 0.0
-        self.asking = PromptController("cell", range(4), self.view, self.ranks, lambda: None)
+        self.asking = PromptController("cell", range(4), self.view, self.ranks.send, lambda: None)
 
     def need(self, rank, prompt="ipdb> ", index=0, is_command=True):
         need = LineNeed("cell", index, prompt, False, is_command)
@@ -142,7 +139,7 @@ def test_a_prompt_goes_with_the_last_rank_it_was_for(room):
     assert room.view.shown[-1] == "(1,) name? "
     room.asking.forget(1)
     assert not room.view.prompts[1].is_open
-    assert not room.asking.is_waiting
+    assert not room.asking.waiting
 
 
 def test_after_a_stop_nobody_is_asked(room):
@@ -165,7 +162,7 @@ def test_a_front_end_without_input_refuses_all():
     room.step()
     (message,) = room.ranks.sent
     assert "nobody can answer 'ipdb> ' here" in message
-    assert not room.asking.is_waiting
+    assert not room.asking.waiting
 
 
 def test_a_need_that_is_over_takes_its_question_back(room):
@@ -174,9 +171,9 @@ def test_a_need_that_is_over_takes_its_question_back(room):
     room.need(2)
     room.step()
     (prompt,) = room.view.prompts
-    room.asking.withdraw(0)
-    room.asking.withdraw(2)  # which waits for a command
+    room.asking.forget(0, commands=False)
+    room.asking.forget(2, commands=False)  # which waits for a command
     assert prompt.is_open
-    room.asking.withdraw(1)
+    room.asking.forget(1, commands=False)
     assert not prompt.is_open
     assert room.asking.waiting == (2,)

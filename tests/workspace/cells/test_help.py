@@ -23,7 +23,12 @@ class Ranks:
     def __init__(self, size, **answers):
         self.answers = answers
         self.asked = []
-        self.help = Help(size, self._send)
+        self.lost = set()
+        self.help = Help(size, self.lost, self._send)
+
+    def lose(self, rank):
+        self.lost.add(rank)
+        self.help.on_lost(rank)
 
     def _send(self, rank, question):
         self.asked.append((rank, question.id))
@@ -39,25 +44,25 @@ def reply(*matches, is_draft=False):
 
 
 def dies(rank):
-    return lambda ranks, id_: ranks.help.on_lost(rank)
+    return lambda ranks, id_: ranks.lose(rank)
 
 
 @pytest.fixture
 def no_patience(monkeypatch):
     """Time is over soon where nobody answers."""
-    monkeypatch.setattr("phalanx.workspace.cells.completion.COMPLETE_S", 0.05)
+    monkeypatch.setattr("phalanx.workspace.cells.rank_help.COMPLETE_S", 0.05)
 
 
 @pytest.fixture
 def patience(monkeypatch):
     """Ranks share the machine with others: what they answer is tested, not how soon."""
-    monkeypatch.setattr("phalanx.workspace.cells.completion.COMPLETE_S", 20.0)
-    monkeypatch.setattr("phalanx.workspace.cells.completion.INSPECT_S", 20.0)
+    monkeypatch.setattr("phalanx.workspace.cells.rank_help.COMPLETE_S", 20.0)
+    monkeypatch.setattr("phalanx.workspace.cells.rank_help.INSPECT_S", 20.0)
 
 
 def test_the_first_rank_that_lives_is_asked():
     ranks = Ranks(4, rank1=[reply("one")], rank2=[reply("two")])
-    ranks.help.on_lost(0)
+    ranks.lose(0)
     assert ranks.help.complete("o", 1).matches == ("one",)
     assert ranks.help.complete("t", 1, ranks=[3, 0, 2]).matches == ("two",)
     assert [rank for rank, _ in ranks.asked] == [1, 2]
@@ -85,8 +90,8 @@ def test_silence_is_named_and_a_late_answer_is_dropped(no_patience):
 
 def test_without_a_living_rank_nobody_is_asked():
     ranks = Ranks(2)
-    ranks.help.on_lost(0)
-    ranks.help.on_lost(1)
+    ranks.lose(0)
+    ranks.lose(1)
     with pytest.raises(NoHelp, match="no such rank is alive"):
         ranks.help.complete("x", 1)
     assert ranks.asked == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from support.waiting import wait_until
 
+from phalanx.protocol import Notice
 from phalanx.workspace import Display, View
 from phalanx.workspace.cells.cell import Cell
-from phalanx.workspace.output.events import Clear, NoticeEvent, Text
+from phalanx.workspace.output.events import Clear, Text
 from phalanx.workspace.output.printer import LateOutput
 
 
@@ -50,7 +51,7 @@ def test_what_nobody_has_taken_comes_first(below):
     """Between the end of a cell and `leave` nothing is lost."""
     late, cell = LateOutput(), Cell("cell", (0, 1))
     cell.on_iopub(0, stream("before\nhal"))
-    cell.events.put(NoticeEvent("of no interest any more"))
+    cell.events.put(Notice("of no interest any more"))
     cell.leave(late.of(below, cell.ranks))
     cell.on_iopub(0, stream("f\n"))
     cell.on_iopub(1, stream("other\n"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.protocol import CellEnded, CellStatus, CellStatusReply
 from phalanx.workspace.cells.cell import Call, Cell, FunctionCall
-from phalanx.workspace.cells.dispatch import RequestResender, ResendActions
+from phalanx.workspace.cells.dispatch import RequestResender
 
 RANKS = (0, 1, 2)
 
@@ -18,13 +18,13 @@ class Resent:
         self.sent: list[int] = []
         self.sent_stopped: list[int] = []
         self.said: list[str] = []
-        actions = ResendActions(lambda take: None, self.send)
-        self.resender = RequestResender(self.cell, self.ask, actions, self.said.append, 0.0)
+        self.resender = RequestResender(self.cell, self.ask, self.send, self.said.append, 0.0)
 
     def ask(self):
         self.n_asked += 1
 
-    def send(self, rank, is_stopped):
+    def send(self, cell, rank, *, is_stopped):
+        assert cell is self.cell
         self.sent.append(rank)
         self.sent_stopped += [rank] * is_stopped
         return True

@@ -9,18 +9,25 @@ import signal
 import weakref
 from collections.abc import Sequence
 
-from phalanx.protocol import LineNeed, Step, StopReport, TypedLine
+from phalanx.protocol import (
+    LetIn,
+    LineNeed,
+    RankLost,
+    RefuseInput,
+    Step,
+    StopReport,
+    TypedLine,
+    TypeLine,
+)
 from phalanx.workspace import Display, View
+from phalanx.workspace.cells import loop
 from phalanx.workspace.cells.cell import Cell
-from phalanx.workspace.cells.loop import run_cell
 from phalanx.workspace.cells.stopping import REACT_S, STEP_S
 from phalanx.workspace.output.events import (
     Clear,
     Ended,
     Failure,
-    Lost,
-    NeedLine,
-    StopReported,
+    RankNotice,
     StopRequest,
     Text,
 )
@@ -70,7 +77,7 @@ class FakeView(View):
 
 
 class FakeRanks:
-    """Reacts to what is sent as ranks would: ends them."""
+    """Stands in for the root: reacts to orders as ranks would, and ends them."""
 
     def __init__(self, cell: Cell, *, react: bool = True, held: StopReport | None = None) -> None:
         self.cell = cell
@@ -78,32 +85,52 @@ class FakeRanks:
         self.held = held  # what they report when they are stopped; None: they stop at once
         self.sent: list[object] = []
 
-    def send_line(self, cell, entry):
-        self.sent.append(entry)
-        for rank in self.cell.ranks:
-            self.cell.events.put(Ended(rank, None))
+    def order(self, ranks, order):
+        if isinstance(order, TypeLine):
+            self.sent.append(order.entry)
+            self.end(self.cell.ranks, None)
+        elif isinstance(order, RefuseInput):
+            self.sent.append(order.message)
+            self.end(self.cell.ranks, Failure("RuntimeError", order.message, ()))
+        elif isinstance(order, LetIn):
+            self.sent.append(("let in", ranks, order.steps))
+        elif order.hold_s:
+            self.hold(ranks)
+        else:
+            self.interrupt(ranks)
 
-    def refuse_line(self, cell, message):
-        self.sent.append(message)
-        for rank in self.cell.ranks:
-            self.cell.events.put(Ended(rank, Failure("RuntimeError", message, ())))
-
-    def hold_cell(self, cell, ranks, most_s):
+    def hold(self, ranks):
         self.sent.append(("hold", ranks))
-        for rank in ranks:
-            if self.held is not None:
-                self.cell.events.put(StopReported(rank, self.held))
-            elif self.react:
-                self.cell.events.put(Ended(rank, Failure("KeyboardInterrupt", "", ())))
+        if self.held is not None:
+            self.report(ranks, self.held)
+        elif self.react:
+            self.end(ranks, Failure("KeyboardInterrupt", "", ()))
 
-    def let_in(self, cell, ranks, steps):
-        self.sent.append(("let in", ranks, steps))
-
-    def interrupt_cell(self, cell, ranks):
+    def interrupt(self, ranks):
         self.sent.append(("interrupt", ranks))
         if self.react:
-            for rank in ranks:
-                self.cell.events.put(Ended(rank, Failure("KeyboardInterrupt", "", ())))
+            self.end(ranks, Failure("KeyboardInterrupt", "", ()))
+
+    def end(self, ranks, failure):
+        for rank in ranks:
+            self.cell.events.put(Ended(rank, failure))
+
+    def report(self, ranks, report):
+        for rank in ranks:
+            self.cell.events.put(RankNotice(rank, report))
+
+    def see(self, ranks, is_twice, take):
+        take({})
+
+    def see_cells(self, take):
+        """Never answers."""
+
+    def resend(self, cell, rank, *, is_stopped):
+        raise NotImplementedError
+
+
+def run_cell(cell, view, ranks, **options):
+    return loop.run_cell(cell, view, ranks, ranks.resend, **options)
 
 
 def start(ranks=2, *events):
@@ -128,7 +155,7 @@ def test_output_is_shown_in_lines_and_values_by_rank():
 
 
 def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
-    cell = start(2, Text(0, "stdout", "half"), *(NeedLine(rank, NEED) for rank in range(2)))
+    cell = start(2, Text(0, "stdout", "half"), *(RankNotice(rank, NEED) for rank in range(2)))
     view, ranks = FakeView(["ann"]), FakeRanks(cell)
     run_cell(cell, view, ranks)
     assert view.questions == [((0, 1), "who? ")]
@@ -138,13 +165,13 @@ def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
 
 
 def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
-    cell = start(1, NeedLine(0, NEED))
+    cell = start(1, RankNotice(0, NEED))
     view = FakeView()
 
     original = view.ask
 
     def ask(question):
-        cell.events.put(Lost(0, "host", "killed by signal 9 (SIGKILL)", "last words"))
+        cell.events.put(RankLost(0, "host", "killed by signal 9 (SIGKILL)", "last words"))
         return original(question)
 
     view.ask = ask
@@ -155,7 +182,7 @@ def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
 
 
 def test_a_front_end_that_cannot_ask_frees_the_ranks():
-    cell = start(1, NeedLine(0, NEED))
+    cell = start(1, RankNotice(0, NEED))
     ranks = FakeRanks(cell)
     outcome = run_cell(cell, View(), ranks)
     (message,) = ranks.sent
@@ -197,13 +224,13 @@ def stop_twice(held):
     """Stop a cell of two ranks that report ``held``, and again once they are held."""
     cell = start(2, StopRequest(), Text(1, "stdout", "go\n"))
     view, ranks = FakeView(), FakeRanks(cell, held=held)
-    hold = ranks.hold_cell
+    hold = ranks.hold
 
-    def stop_again(name, whom, most_s):
-        hold(name, whom, most_s)
+    def stop_again(whom):
+        hold(whom)
         cell.events.put(StopRequest())
 
-    ranks.hold_cell = stop_again
+    ranks.hold = stop_again
     outcome = run_cell(cell, view, ranks)
     assert outcome.was_stopped
     assert outcome.abandoned == ()
@@ -227,14 +254,13 @@ def test_ranks_that_come_to_no_operation_are_interrupted_and_named():
     )
     cell = start(2, StopRequest(), Text(1, "stdout", "go\n"))
     view, ranks = FakeView(), FakeRanks(cell, held=StopReport("runs"))
-    interrupt = ranks.interrupt_cell
+    interrupt = ranks.interrupt
 
-    def say_where(name, whom):
-        for rank in whom:
-            cell.events.put(StopReported(rank, report))
-        interrupt(name, whom)
+    def say_where(whom):
+        ranks.report(whom, report)
+        interrupt(whom)
 
-    ranks.interrupt_cell = say_where
+    ranks.interrupt = say_where
     now = itertools.count(0.0, STEP_S / 4)
     run_cell(cell, view, ranks, clock=lambda: next(now))
     assert ranks.sent == [("hold", (0, 1)), ("interrupt", (0, 1))]
@@ -246,7 +272,7 @@ def test_ranks_that_come_to_no_operation_are_interrupted_and_named():
 def test_ranks_that_do_not_react_are_named():
     cell = start(2, Ended(0, None))
     view, ranks = FakeView(), FakeRanks(cell, react=False)
-    now = iter([0.0, 0.1, 2.0, 2.1, 2.1 + REACT_S, *[99.0] * 9])
+    now = itertools.count(0.0, REACT_S / 4)
     outcome = run_cell(cell, view, ranks, timeout_s=1.0, clock=lambda: next(now))
     assert outcome.has_timed_out
     assert outcome.abandoned == (1,)

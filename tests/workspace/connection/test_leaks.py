@@ -244,7 +244,7 @@ def test_fifty_restarts_leave_nothing():
         for _ in range(5):  # what is made once
             restart()
         me, root, *children = family(ws)
-        lasting = [p for p in children if "controller_main" in " ".join(p.cmdline())]
+        lasting = [p for p in children if "controller" in " ".join(p.cmdline())]
         assert len(lasting) == 1
         before = standing(ws)
         # 16 MiB over 50 restarts, as one difference, was the bound before.

@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.workspace import Workspace, list_workspaces
-from phalanx.workspace.connection import connect as connect_module
+from phalanx.workspace import workspace as workspace_module
 
 
 def processes_of(root: int) -> list[psutil.Process]:
@@ -400,7 +400,7 @@ def test_a_rank_that_is_told_to_end_ends_by_itself_and_a_start_leaks_nothing(ws,
 def test_a_killed_part_takes_the_rest_with_it(own, victim):
     processes = processes_of(root_pid(own))
     by_name = {"root": processes[0]}
-    by_name["controller"] = next(p for p in processes if "controller_main" in " ".join(p.cmdline()))
+    by_name["controller"] = next(p for p in processes if "controller" in " ".join(p.cmdline()))
     by_name[victim].kill()
     # The root is our own child: reap it, as a workspace that stops does.
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -436,21 +436,21 @@ def test_a_killed_client_leaves_nothing_after_its_linger(linger_s):
 def test_a_root_that_is_killed_as_it_starts_is_told_of_and_leaves_its_name_free(
     tmp_path, monkeypatch
 ):
-    launch = connect_module.launch_root
+    launch = workspace_module.launch_root
 
     def launch_and_kill(*arguments, **options):
         root = launch(*arguments, **options)
         os.kill(root.pid, signal.SIGKILL)
         return root
 
-    monkeypatch.setattr(connect_module, "launch_root", launch_and_kill)
+    monkeypatch.setattr(workspace_module, "launch_root", launch_and_kill)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for _ in range(2):
         with pytest.raises(
             DistributedError, match=r"the supervisor is gone: killed by signal 9 \(SIGKILL\)"
         ):
             Workspace.start(n=1, name="a")
-    assert list_workspaces() == ()
+    assert "a" not in {its.name for its in list_workspaces()}  # other tests may have theirs
 
 
 def test_output_says_how_much_is_left_out_before_its_last_mib(own):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from phalanx.protocol import RankStack
 from phalanx.workspace.cells.stopping import LOOK_S, PATIENCE_S, REACT_S, Stopping
 
@@ -14,10 +12,10 @@ MOVING = RankStack(place="train.py:80 in save")
 class Stopped:
     """A `Stopping` whose questions, interrupts and notices are kept."""
 
-    def __init__(self, *, sees=True):
+    def __init__(self):
         self.asked, self.sent, self.said = [], [], []
         self.it = Stopping(
-            (lambda ranks, is_twice: self.asked.append((ranks, is_twice))) if sees else None,
+            lambda ranks, is_twice: self.asked.append((ranks, is_twice)),
             self.sent.append,
             self.said.append,
         )
@@ -86,9 +84,8 @@ def test_it_ends_as_soon_as_only_the_stuck_are_left():
     assert stopped.it.step({1}, REACT_S + 0.2)
 
 
-@pytest.mark.parametrize("sees", [True, False])
-def test_without_an_answer_the_stop_ends_as_well(sees):
-    stopped = Stopped(sees=sees)
+def test_without_an_answer_the_stop_ends_as_well():
+    stopped = Stopped()
     stopped.it.stop({1}, 0.0)
     stopped.it.step({1}, REACT_S - 0.1)
     assert stopped.it.step({1}, REACT_S + LOOK_S)

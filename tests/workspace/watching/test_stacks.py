@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import signal
 import threading
 import time
 
+import msgspec
 import pytest
 from support.promise import BOUND_S, PATIENCE_S, SLOW_OPERATION_S, check, within
 from support.ranks.cells import LIMIT_S, BackgroundCell, time_is_up_once, wait_busy, wait_idle
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
+from phalanx.supervisor import launch_root
 from phalanx.workspace import View, Workspace
-from phalanx.workspace.connection.connect import start_root
 from phalanx.workspace.options import checked_options
 
 
@@ -36,7 +36,7 @@ class Notices(View):
 def quick():
     """Three ranks whose long waits are told of soon."""
     options = checked_options(3, None, 0.0, 5.0, "any")
-    connection = start_root(dataclasses.replace(options, slow_operation_s=SLOW_OPERATION_S))
+    connection = launch_root(msgspec.structs.replace(options, slow_operation_s=SLOW_OPERATION_S))
     with Workspace(connection, is_kept=False) as workspace:
         workspace._life.boot(is_new=True)
         yield workspace

@@ -1,10 +1,10 @@
 // The live Bandwidth widget: a sweep with its limits and earlier sweeps. It draws the frames of phalanx.widgets.Bandwidth, and
 // turns clicks into requests.
 
-import { legend, make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
+import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
-import { disable, el, set_attributes, set_text } from "./shared/dom";
+import { button, disable, el, set_attributes, set_text } from "./shared/dom";
 import { decode, type Model } from "./shared/model";
 import { save_text } from "./shared/save";
 import { on_theme } from "./shared/theme";
@@ -31,7 +31,6 @@ export class BandwidthView extends WidgetView {
     "aria-label": "bandwidth and time by size; arrow keys go from size to size",
   });
   private readonly said = el("div", { class: "px-said", "aria-live": "polite" });
-  private readonly legend = el("div", { class: "px-legend" });
   private readonly words = el("ul", { class: "px-words" });
   private readonly saving: HTMLButtonElement[] = [];
   private frame: Frame | null = null;
@@ -46,7 +45,7 @@ export class BandwidthView extends WidgetView {
     });
     const header = el("header", { class: "px-bar" }, this.name, this.pill, this.save_buttons());
     const progress = el("div", { class: "px-row" }, this.bar, this.far);
-    root.append(header, this.why, this.form.element, progress, this.stage, this.said, this.legend, this.words);
+    root.append(header, this.why, this.form.element, progress, this.stage, this.said, this.words);
     this.charts = KINDS.map((kind) => make(kind, (nbytes) => this.say(nbytes)));
     this.stage.append(...this.charts.map((chart) => chart.element));
     this.listen();
@@ -54,12 +53,13 @@ export class BandwidthView extends WidgetView {
   }
 
   private save_buttons(): HTMLElement {
-    const group = el("span", { class: "px-saves", role: "group", "aria-label": "save" });
+    const group = el("span", { class: "px-modes", role: "group", "aria-label": "save" });
     for (const form of ["csv", "json"]) {
       const words = form.toUpperCase();
-      const button = this.button(words, { "aria-label": `save as ${words}` }, () => void this.save(form));
-      this.saving.push(button);
-      group.append(button);
+      const made = button(words, "", () => void this.save(form));
+      set_attributes(made, { "aria-label": `save as ${words}` });
+      this.saving.push(made);
+      group.append(made);
     }
     return group;
   }
@@ -90,13 +90,6 @@ export class BandwidthView extends WidgetView {
     }
     this.stage.hidden = !has_points;
     if (has_points) for (const chart of this.charts) chart.draw(frame);
-    const items = legend(frame).map((entry) => {
-      const [drawn] = entry.dash;
-      const dash = drawn === undefined ? null : drawn > 1 ? "dashed" : "dotted";
-      const kind = `px-count px-line-${entry.colour.replace("series-", "")}`;
-      return el("span", { class: kind, "data-earlier": entry.is_earlier, "data-dash": dash }, entry.words);
-    });
-    this.legend.replaceChildren(...items);
     const words = has_points ? frame.words : [NO_SWEEP];
     this.words.replaceChildren(...words.map((line) => el("li", {}, line)));
   }
@@ -111,7 +104,7 @@ export class BandwidthView extends WidgetView {
     const is_live = this.show_status(frame, state, frame.error);
     const is_on = is_running(frame) && is_live;
     set_text(this.name, frame.title);
-    set_attributes(this.pill, { "data-state": is_live ? state : "dead" });
+    set_attributes(this.pill, { "data-state": is_live ? state : null });
     this.form.show(frame, is_live, is_on);
     set_text(this.far, frame.progress);
     set_attributes(this.bar, {
@@ -122,7 +115,7 @@ export class BandwidthView extends WidgetView {
     this.bar.parentElement?.toggleAttribute("hidden", frame.state === "none");
     this.fill.style.width = `${frame.n_points ? (100 * frame.n_done) / frame.n_points : 0}%`;
     const has_points = (frame.run?.points.length ?? 0) > 0;
-    for (const button of this.saving) disable(button, !has_points || !is_live);
+    for (const its of this.saving) disable(its, !has_points || !is_live);
   }
 
   private ask(action: string, args: Record<string, unknown>): void {

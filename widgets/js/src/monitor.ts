@@ -1,7 +1,7 @@
 // The live Monitor widget: a lane for each rank, late ranks, and traffic between ranks. It draws the frames of
 // phalanx.widgets.Monitor, and turns clicks into requests.
 
-import { el, set_attributes, set_text } from "./shared/dom";
+import { button, el, fill, set_attributes, set_text } from "./shared/dom";
 import { decode, type Model } from "./shared/model";
 import { jump_to_cell, tell_cell } from "./shared/notebook";
 import { save_text } from "./shared/save";
@@ -27,7 +27,7 @@ class MonitorView extends WidgetView {
   private readonly legend = el("div", { class: "px-legend" });
   private readonly links = el("ol", { class: "px-links", "aria-label": "traffic between ranks" });
   private readonly foot = el("div", { class: "px-foot", role: "status" });
-  private readonly pause = this.button("Pause", { title: "stop the picture; the ranks go on" }, () => this.toggle());
+  private readonly pause = button("Pause", "stop the picture; the ranks go on", () => this.toggle());
   private readonly span = el("span", { class: "px-span" });
   private readonly history = new History();
   private readonly labels: Labels;
@@ -52,11 +52,11 @@ class MonitorView extends WidgetView {
     const buttons = el("div", { class: "px-modes", role: "group", "aria-label": "time" });
     buttons.append(
       this.pause,
-      this.button("−", { title: "zoom out: more time" }, () => this.lanes.zoom(2)),
+      button("−", "zoom out: more time", () => this.lanes.zoom(2)),
       this.span,
-      this.button("+", { title: "zoom in: less time" }, () => this.lanes.zoom(0.5)),
-      this.button("Now", { title: "follow the ranks again" }, () => this.lanes.follow(true)),
-      this.button("Save a trace", { title: "the last operations of each rank, for ui.perfetto.dev" }, () => this.save()),
+      button("+", "zoom in: less time", () => this.lanes.zoom(0.5)),
+      button("Now", "follow the ranks again", () => this.lanes.follow(true)),
+      button("Save a trace", "the last operations of each rank, for ui.perfetto.dev", () => this.save()),
     );
     root.append(
       el("header", { class: "px-bar" }, this.name, this.head, this.pill, buttons),
@@ -196,9 +196,7 @@ class MonitorView extends WidgetView {
     const rows = shown.map(([words, bytes]): [string, number] => [`${words}: ${rate(bytes)}`, bytes / most]);
     if (busy.length > shown.length) rows.push([`and ${busy.length - shown.length} more`, 0]);
     if (!rows.length) rows.push(["nothing moves between the ranks now", 0]);
-    while (this.links.children.length > rows.length) this.links.lastElementChild?.remove();
-    rows.forEach(([words, share], at) => {
-      const row = this.links.children[at] ?? this.links.appendChild(el("li", {}, el("span"), el("i")));
+    fill(this.links, rows, () => el("li", {}, el("span"), el("i")), (row, [words, share]) => {
       set_text(row.children[0] as Element, words);
       (row.children[1] as HTMLElement).style.width = percent(share).replace(" ", "");
     });

@@ -1,11 +1,11 @@
 // The live Topology widget: hosts, ranks by state, and the links between them. It draws the frames of phalanx.widgets.Topology,
 // and turns clicks into requests.
 
-import { Disposables, el, set_attributes, set_text } from "./shared/dom";
+import { button, Disposables, el, fill, set_attributes, set_text } from "./shared/dom";
 import { decode, type Model } from "./shared/model";
 import { module_of, WidgetView } from "./shared/view";
 import { Details } from "./topology/details";
-import { Matrix } from "./topology/matrix";
+import { LinkTable } from "./topology/link_table";
 import {
   by_state, death_announcement, headline, host_of, is_same_place, MANY, matches, STATES, type Frame, type World,
 } from "./topology/state";
@@ -34,7 +34,7 @@ class TopologyView extends WidgetView {
   private readonly zoom: Zoom;
   private drawn = new Disposables();
   private tiles: Tiles | null = null;
-  private matrix: Matrix | null = null;
+  private links: LinkTable | null = null;
   private world: World | null = null;
   private frame: Frame | null = null;
 
@@ -45,9 +45,9 @@ class TopologyView extends WidgetView {
     this.zoom = new Zoom(this.stage, this.disposables, () => this.rescale());
     const modes = el("div", { class: "px-modes", role: "group", "aria-label": "view" });
     for (const [mode, words] of MODES) {
-      const button = this.button(words, {}, () => this.put("mode", mode));
-      this.modes.set(mode, button);
-      modes.append(button);
+      const made = button(words, "", () => this.put("mode", mode));
+      this.modes.set(mode, made);
+      modes.append(made);
     }
     modes.append(this.zoom.element);
     const bar = el("header", { class: "px-bar" }, this.name, this.head, this.pill, this.search, modes);
@@ -89,7 +89,7 @@ class TopologyView extends WidgetView {
     this.put("selected", is_over ? -1 : rank);
     if (!is_over) return;
     if (this.tiles) this.tiles.focus(rank);
-    else if (this.matrix) this.matrix.focus();
+    else if (this.links) this.links.focus();
     else this.search.focus();
   }
 
@@ -138,25 +138,25 @@ class TopologyView extends WidgetView {
     this.drawn = new Disposables();
     this.tiles = null;
     if (!this.world) {
-      this.matrix = null;
+      this.links = null;
       this.stage.replaceChildren(el("p", { class: "px-soft" }, "nothing is known of these ranks yet"));
       return;
     }
     const choose = (rank: number): void => this.choose(rank);
     if (this.mode === "links") {
-      this.matrix = this.matrix ?? new Matrix(this.zoom.scale, choose);
-      this.matrix.show(this.world);
-      if (this.matrix.element.parentElement !== this.stage) this.stage.replaceChildren(this.matrix.element);
+      this.links = this.links ?? new LinkTable(choose);
+      this.links.show(this.world);
+      if (this.links.element.parentElement !== this.stage) this.stage.replaceChildren(this.links.element);
     } else {
-      this.matrix = null;
+      this.links = null;
       this.tiles = new Tiles(this.world, this.mode === "compact", choose, this.drawn);
       this.stage.replaceChildren(this.tiles.element);
       if (place) this.tiles.place = place;
     }
     this.stage.style.setProperty("--px-zoom", String(this.zoom.scale));
     this.measure.element.hidden = this.mode !== "links";
-    for (const [mode, button] of this.modes) {
-      set_attributes(button, { "aria-pressed": String(mode === this.mode) });
+    for (const [mode, its] of this.modes) {
+      set_attributes(its, { "aria-pressed": String(mode === this.mode) });
     }
     this.update();
     this.tiles?.draw();
@@ -165,7 +165,6 @@ class TopologyView extends WidgetView {
   /** Redraw at the current zoom; the focused element keeps the focus, for the next key. */
   private rescale(): void {
     this.stage.style.setProperty("--px-zoom", String(this.zoom.scale));
-    this.matrix?.zoom(this.zoom.scale);
     this.tiles?.draw();
   }
 
@@ -177,17 +176,14 @@ class TopologyView extends WidgetView {
     set_text(this.head, headline(world, frame));
     const is_live = this.show_status(frame);
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
-    this.matrix?.update(frame, this.chosen, this.search.value);
+    this.links?.update(frame, this.chosen, this.search.value);
     this.measure.show(frame, is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);
     this.show_legend(frame);
   }
 
   private show_legend(frame: Frame): void {
-    const said = by_state(frame);
-    while (this.legend.children.length > said.length) this.legend.lastElementChild?.remove();
-    said.forEach(([state, ranks], at) => {
-      const item = this.legend.children[at] ?? this.legend.appendChild(el("span", { class: "px-count" }));
+    fill(this.legend, by_state(frame), () => el("span", { class: "px-count" }), (item, [state, ranks]) => {
       set_attributes(item, { "data-state": state });
       set_text(item, `${STATES[state].sign} ${ranks.length} ${STATES[state].words}`);
     });

@@ -199,19 +199,6 @@ describe("the widget", () => {
     expect(find(".px-said").textContent).toContain("8 B: ");
   });
 
-  it("names lines in the legend, never as HTML", () => {
-    const changes = [{ below: 8, above: 32, before: "inline", after: "staged" }];
-    show(make_frame(3, { changes, earlier: [{ name: "<i>before</i>", points: [make_point(8)] }] }));
-    const told = [...root.querySelectorAll<HTMLElement>(".px-legend span")];
-    expect(told.map((e) => [e.textContent, e.dataset["dash"]])).toEqual([
-      ["this", undefined], ["the model that fits it", "dashed"], ["where its algorithm changes", "dotted"],
-      ["<i>before</i>", undefined],
-    ]);
-    expect(root.querySelector("i")).toBeNull();
-    show(make_frame(1)); // one point has no model
-    expect(root.querySelectorAll(".px-legend span").length).toBe(1);
-  });
-
   it("draws anew when the reader takes another scheme", () => {
     show(make_frame(3));
     const n_drawn = charts[0]?.drawn.length ?? 0;

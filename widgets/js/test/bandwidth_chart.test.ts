@@ -23,6 +23,8 @@ class FakePlot {
 interface Options {
   scales: Record<"x" | "y", { range(): [number, number] }>;
   hooks: { draw: ((plot: FakePlot) => void)[] };
+  series: { label?: string; dash?: number[] }[];
+  legend: { show: boolean };
 }
 vi.mock("uplot", () => ({
   default: function make(options: Options) {
@@ -72,6 +74,16 @@ describe("a panel", () => {
     const plot = drawn("bandwidth", frame);
     for (const axis of ["x", "y"] as const) plot.options.scales[axis].range();
     expect(n_read).toBe(1);
+  });
+
+  it("names its lines, in one legend for both panels", () => {
+    const frame = make_frame(3, { earlier: [{ name: "<i>before</i>", points: [make_point(8)] }] });
+    const named = (plot: FakePlot): unknown[] => plot.options.series.slice(1).map(({ label, dash }) => [label, !!dash]);
+    const plot = drawn("bandwidth", frame);
+    expect(named(plot)).toEqual([["<i>before</i>", false], ["the model that fits it", true], ["this", false]]);
+    expect([plot.options.legend.show, drawn("time", frame).options.legend.show]).toEqual([true, false]);
+    expect(named(drawn("bandwidth", make_frame(1)))).toEqual([["this", false]]); // one point has no model
+    expect(named(drawn("bandwidth", make_frame(0, { run: null })))).toEqual([]);
   });
 
   it("is made anew in other colours", () => {

@@ -152,20 +152,20 @@ describe("words", () => {
     );
   });
   it("name who holds the others up now, who did lately, and who is dead", () => {
-    const late: Frame["late"] = [[1, 47, 2120, 65], [0, 30, 5, 1]];
+    const late: Frame["late"] = [[1, 47, 2.12e9, 65e6], [0, 30, 5e6, 1e6]];
     expect(say_late(frame(1, { compared: 80, late }), 0)).toEqual([
       "rank 1 came last to 47 of 80 collectives: the others lost 2.12 s, 65 ms at worst",
     ]);
-    const waits: Frame["waits"] = [[[0, 1, 3], [2], "all_sum #12", 200]];
+    const waits: Frame["waits"] = [[[0, 1, 3], [2], "all_sum #12", 2e8]];
     expect(say_late(frame(1, { late, waits }), 1000)).toEqual(["rank 2 holds up ranks 0-1,3 in all_sum #12 for 2 s"]);
     const ranks = [rank("busy"), rank("dead", {}, "killed")];
     expect(say_late(frame(1, { ranks }), 0)).toEqual(["rank 1 is dead: killed"]);
-    expect(say_late(frame(1, { waits: [[[0], [1], "barrier #1", 1100]] }), 0)).toEqual([]);
+    expect(say_late(frame(1, { waits: [[[0], [1], "barrier #1", 1.1e9]] }), 0)).toEqual([]);
   });
   it("name nobody where the hosts' clocks do not tell", () => {
     const doubt = "who came last to 70 of 80 collectives is within the uncertainty of the hosts' clocks (120 µs)";
     expect(say_late(frame(1, { compared: 80, unsure: 70, unsure_ms: 0.12 }), 0)).toEqual([doubt]);
-    const late: Frame["late"] = [[1, 10, 2120, 65]];
+    const late: Frame["late"] = [[1, 10, 2.12e9, 65e6]];
     expect(say_late(frame(1, { compared: 80, unsure: 70, unsure_ms: 0.12, late }), 0)).toEqual([
       expect.stringContaining("rank 1 came last to 10 of 80 collectives"),
       doubt,

@@ -37,7 +37,7 @@ describe("view", () => {
     show(3);
     expect(label(2).getAttribute("aria-label")).toContain("rank 2: idle; 0 % of the time");
     expect(late()).toBe("nobody holds the others up");
-    model.set("frame", packed(frame(2, { waits: [[[0, 1], [2], `all_sum ${NASTY}`, 400]] })));
+    model.set("frame", packed(frame(2, { waits: [[[0, 1], [2], `all_sum ${NASTY}`, 4e8]] })));
     expect(late()).toContain("rank 2 holds up ranks 0-1 in all_sum");
     expect(root.querySelector("script")).toBeNull();
     expect(root.querySelector(".px-late.px-alarm")).not.toBeNull();
@@ -68,14 +68,14 @@ describe("view", () => {
     const status = [...root.querySelectorAll("[role=status]")].find((its) => its.classList.contains("px-unseen"));
     const said = new MutationObserver(() => undefined);
     said.observe(status as Element, { childList: true, characterData: true, subtree: true });
-    const waits: Frame["waits"] = [[[0, 1], [2], "all_sum #3", 400]];
+    const waits: Frame["waits"] = [[[0, 1], [2], "all_sum #3", 4e8]];
     for (const number of [2, 3, 4]) model.set("frame", packed(frame(number, { waits })));
     expect(said.takeRecords().length).toBe(1);
     expect(status?.textContent).toBe("rank 2 holds up ranks 0-1 in all_sum #3");
     model.set("frame", packed(frame(5)));
     expect(status?.textContent).toBe("");
     // A wait too short to report is too short for an alarm.
-    model.set("frame", packed(frame(6, { waits: [[[0], [1], "all_sum #4", 2100]] })));
+    model.set("frame", packed(frame(6, { waits: [[[0], [1], "all_sum #4", 2.1e9]] })));
     expect(root.querySelector(".px-alarm")).toBeNull();
     said.disconnect();
   });

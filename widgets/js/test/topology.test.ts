@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import topology from "../src/topology";
-import { arrows, curve, matrix, runs, width_of } from "../src/topology/links";
+import { links_of } from "../src/topology/link_table";
+import { arrows, curve, width_of } from "../src/topology/links";
 import { age_s, by_state, facts, load, matches, moved, death_announcement, peers, say_moved } from "../src/topology/state";
 import { FakeModel, make_frame, make_rank, make_world, nodes_of, packed } from "./support/fakes";
 
@@ -88,16 +89,11 @@ describe("links", () => {
     expect(arrows(below, left, true, false)).toMatch(/^M5.0 23.0 /);
     expect(arrows(left, right, false, false)).toBe("");
   });
-  it("make a matrix", () => {
-    expect(matrix(make_world(2, 2))).toEqual([
-      ["self", "arena", "tcp", ""],
-      ["arena", "self", "", ""],
-      ["tcp", "", "self", "arena"],
-      ["", "", "arena", "self"],
-    ]);
-    expect(runs(["tcp", "tcp", ""])).toEqual([
-      [0, 2, "tcp"],
-      [2, 1, ""],
+  it("are listed: each arena, and each pair over tcp", () => {
+    expect(links_of(make_world(2, 2)).map(({ ranks, path }) => [ranks, path])).toEqual([
+      [[0, 1], "shared memory"],
+      [[2, 3], "shared memory"],
+      [[0, 2], "tcp"],
     ]);
   });
 });
@@ -110,9 +106,16 @@ describe("measured links", () => {
       { a: 0, b: 2, state: "slow" as const, words: "slow: 30 µs, 0.1 GB/s; others 1 GB/s" },
     ],
   };
-  it("stand in the matrix, and with a rank's facts", () => {
-    expect(matrix(world)[0]).toEqual(["self", "arena", "slow", ""]);
-    expect(matrix(world)[2]?.[0]).toBe("slow");
+  it("come first in the list if they are slow or broken, and stand with a rank's facts", () => {
+    const broken = { a: 2, b: 3, state: "broken" as const, words: "broken" };
+    const listed = links_of({ ...world, measured: [...world.measured, broken] });
+    expect(listed.map(({ ranks, state, words }) => [ranks, state, words])).toEqual([
+      [[2, 3], "broken", "broken"],
+      [[0, 2], "slow", world.measured[1]?.words],
+      [[0, 1], "ok", "1 µs, 9 GB/s"],
+    ]);
+    const [inside] = links_of({ ...make_world(1, 3), measured: [{ a: 0, b: 1, state: "slow", words: "slow" }] });
+    expect(inside).toMatchObject({ ranks: [0, 1], path: "shared memory", state: "slow" });
     const rows = new Map(facts(world, make_frame(Array(4).fill(make_rank("idle"))), 2, 0));
     expect(rows.get("link to rank 0")).toContain("others 1 GB/s");
     expect(rows.has("link to rank 1")).toBe(false);
@@ -274,12 +277,12 @@ describe("view", () => {
     expect(root.querySelectorAll(".px-wired").length).toBe(0);
   });
 
-  it("is small for many ranks, and shows the matrix of links", () => {
+  it("is small for many ranks, and shows the table of links", () => {
     show(1, 64);
     expect(root.querySelector(".px-small")).not.toBeNull();
     expect(root.querySelectorAll("button.px-tile").length).toBe(64);
     button("Links").click();
-    expect(root.querySelector(".px-matrix svg")?.getAttribute("aria-label")).toContain("shared memory");
+    expect(root.querySelector(".px-link-table tbody")?.textContent).toContain("shared memory");
     button("Tiles").click();
     expect(root.querySelector(".px-small")).toBeNull();
   });
@@ -319,28 +322,10 @@ describe("view", () => {
     expect([...root.querySelectorAll(".px-arrow")].map((its) => its.getAttribute("d")?.match(/M/g)?.length)).toEqual([1, 1]);
     model.set("frame", packed(make_frame(ranks, { links, status: "gone" })));
     button("Links").click();
-    expect(root.querySelectorAll(".px-flows circle")).toHaveLength(4);
+    const moves = (): string => root.querySelector(".px-link-table")?.textContent ?? "";
+    expect(moves()).toContain("rank 0 → rank 1: 5 MB/s; back: 2 kB/s");
     model.set("frame", packed(make_frame(ranks)));
-    expect(root.querySelectorAll(".px-flows circle")).toHaveLength(0);
-  });
-
-  it("has a matrix that is read with the keyboard", () => {
-    show(1, 3);
-    button("Links").click();
-    const drawing = root.querySelector(".px-matrix svg") as SVGSVGElement;
-    const said = (): string | null | undefined => root.querySelector(".px-read")?.textContent;
-    drawing.dispatchEvent(new FocusEvent("focus"));
-    const press = (key: string): boolean => drawing.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-    press("ArrowRight");
-    expect(said()).toBe("rank 0 – rank 1: shared memory");
-    press("End");
-    press("ArrowDown");
-    expect(said()).toBe("rank 1 – rank 2: shared memory");
-    press("ArrowRight"); // the edge
-    expect(said()).toBe("rank 1 – rank 2: shared memory");
-    expect(root.querySelector(".px-cursor")?.getAttribute("visibility")).toBe("visible");
-    drawing.dispatchEvent(new FocusEvent("blur"));
-    expect(root.querySelector(".px-cursor")?.getAttribute("visibility")).toBe("hidden");
+    expect(moves()).not.toContain("→");
   });
 
   it("leaves nothing behind", () => {

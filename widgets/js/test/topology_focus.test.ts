@@ -65,33 +65,17 @@ describe("the focus", () => {
     expect(page.root.querySelector("button.px-tile[tabindex='0']")).toBe(page.tile(3));
   });
 
-  it("stays in a field of the matrix: zoomed, as a rank dies, and as hosts change", () => {
-    const world = make_world(1, 4);
+  it("stays on a rank in the table of links: zoomed, as a rank dies, and as hosts change", () => {
+    const world = { ...make_world(1, 3), arenas: [], tcp: [[0, 1], [0, 2], [1, 2]] as [number, number][] };
     page = new Page(world, "links");
-    page.matrix.focus();
-    page.press("ArrowDown", "ArrowRight", "ArrowRight");
-    expect(page.read).toBe("rank 1 – rank 2: shared memory");
+    page.link("0 1", 1).focus();
     page.press("+", "+");
     expect(zoom()).toBe("1.5");
-    expect(page.read).toBe("rank 1 – rank 2: shared memory");
     die(world);
-    expect(document.activeElement).toBe(page.matrix);
-    expect(page.read).toBe("rank 1 – rank 2: broken: rank 2 is dead");
-    page.press("ArrowRight");
-    expect(page.read).toBe("rank 1 – rank 3: shared memory");
-    page.model.set("world", packed(make_world(2, 2)));
-    expect(page.read).toBe("rank 1 – rank 3: no path");
-    expect(page.root.querySelector(".px-cursor")?.getAttribute("visibility")).toBe("visible");
-  });
-
-  it("is in its field again for who comes back to the matrix", () => {
-    page = new Page(make_world(1, 3), "links");
-    page.matrix.focus();
-    page.press("ArrowRight", "ArrowRight");
-    page.matrix.blur();
-    page.press("+"); // no element has the focus
-    page.button("+").click();
-    page.matrix.focus();
-    expect(page.read).toBe("rank 0 – rank 2: shared memory");
+    expect(page.links.map(([ranks]) => ranks)).toEqual(["0 2", "1 2", "0 1"]);
+    expect(page.links[1]?.[2]).toBe("broken: rank 2 is dead");
+    expect(document.activeElement).toBe(page.link("0 1", 1));
+    page.model.set("world", packed({ ...world, tcp: [[1, 2]] })); // there is no such link any more
+    expect(document.activeElement).toBe(page.link("1 2", 1));
   });
 });

@@ -98,16 +98,12 @@ def listen_to_own_user_only(bound: Callable[[zmq.Socket[bytes], int], None]) -> 
     zmq.Socket.bind = bind_for_own_user  # type: ignore[method-assign,assignment]
 
 
-def main() -> None:
+def main(report_fd: int, folder: str, *addresses: str) -> None:
     """Run the controller until the parent process ends.
 
-    Command line: the parent's pid, the descriptor to report on, the folder for Unix sockets (empty:
-    abstract names), then this host's addresses for other hosts.
+    Arguments: the descriptor to report on, the folder for Unix sockets (empty: abstract names), and
+    this host's addresses for other hosts.
     """
-    folder = sys.argv[3]  # of the Unix sockets, on systems without abstract socket names
-    die_with_parent(int(sys.argv[1]), folder)
-    report_fd = int(sys.argv[2])
-
     import zmq
     from ipyparallel.controller import app
     from IPython.core.profiledir import ProfileDir
@@ -116,7 +112,7 @@ def main() -> None:
     from .curve import CurveTcpEndpoints, tcp_interface
 
     app.Process = HeartThread
-    endpoints = CurveTcpEndpoints(tuple(sys.argv[4:]))
+    endpoints = CurveTcpEndpoints(addresses)
     numbers = itertools.count(1)
 
     class Controller(app.IPController):  # type: ignore[misc]
@@ -204,4 +200,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    die_with_parent(int(sys.argv[1]), folder=sys.argv[3])
+    main(int(sys.argv[2]), *sys.argv[3:])

@@ -1,7 +1,8 @@
 """Run a rank's process: ipyparallel's engine with `RankKernel`.
 
 The host supervisor is the parent. Over the inherited channel it tells the engine its rank and how
-to reach the controller. The same program is the fork server that the ranks of a host come from.
+to reach the controller. The same program is the fork server of a host, which ranks and
+the controller come from.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from typing import Any
 from ..processes.fork_server import serve_forks
 from ..processes.sweeper import VARIABLE
 from ..processes.system import die_with_parent
+from . import controller_main
+from .controller import CONTROLLER
 
-_OF_RANKS = (
+_SHARED = (
+    "ipyparallel.controller.app",
     "ipyparallel.engine.app",
     "phalanx.rank",
     "phalanx.supervisor.engine.curve",
@@ -42,17 +46,17 @@ def _load_ipykernel() -> None:
     del sys.modules["debugpy"]
 
 
-def _load_what_ranks_need() -> None:
-    """Import all that a rank imports until it takes cells."""
-    for name in _OF_RANKS:
+def _load_shared() -> None:
+    """Import all that ranks and the controller import until they take cells."""
+    for name in _SHARED:
         importlib.import_module(name)
     gc.freeze()  # so that no collection in a rank writes to the shared pages
 
 
 def main() -> None:
-    """Run a fork server, or one rank, until the supervisor ends it.
+    """Run one rank, or a fork server, until the supervisor ends it.
 
-    Command line of a fork server: the parent's pid, the descriptor of its orders, and a title. Of a
+    The processes of a fork server are ranks and the controller. Command line of a fork server: the parent's pid, the descriptor of its orders, and a title. Of a
     rank: the parent's pid, then the reading ends of its output, its output file and the pipe that
     asks it to end.
     """
@@ -61,8 +65,11 @@ def main() -> None:
     faulthandler.enable(all_threads=False)
     _load_ipykernel()
     if len(words) == 2:
-        _load_what_ranks_need()
-        words = serve_forks(parent_pid, int(words[0]), mark=VARIABLE)
+        _load_shared()
+        title, *words = serve_forks(parent_pid, int(words[0]), mark=VARIABLE)
+        if title == CONTROLLER:
+            controller_main.main(int(words[0]), *words[1:])
+            return
         if "numpy.random" in sys.modules:  # before numpy 2; else all ranks drew the same numbers
             sys.modules["numpy.random"].seed()
     _run_rank(*map(int, words))

@@ -1,6 +1,6 @@
 """Find frozen ranks by their heartbeats, and measure silences.
 
-`HealthWatch` polls the heartbeats of a host's ranks. `HeartbeatMonitor` has the rule that names a frozen rank.
+`watch_heartbeats` polls the heartbeats of a host's ranks. `HeartbeatMonitor` has the rule that names a frozen rank.
 `SilenceTimer` is used for hosts as well. Both have no clock of their own: callers pass in the time.
 """
 
@@ -40,22 +40,17 @@ class SilenceTimer:
     def __init__(self, limit_s: float, now_s: float) -> None:
         self._limit_s = limit_s
         self._looked_s = now_s
-        self._lasts_s = 0.0
-
-    @property
-    def lasts_s(self) -> float:
-        """Return the length of the silence, in seconds, at the last poll."""
-        return self._lasts_s
+        self.lasts_s = 0.0  # at the last poll
 
     def reset(self) -> None:
         """Record that the other side has sent something."""
-        self._lasts_s = 0.0
+        self.lasts_s = 0.0
 
     def is_over(self, now_s: float) -> bool:
         """Poll; return whether the silence has lasted for the limit."""
-        self._lasts_s += min(now_s - self._looked_s, MOST_STEP_S)
+        self.lasts_s += min(now_s - self._looked_s, MOST_STEP_S)
         self._looked_s = now_s
-        return self._lasts_s >= self._limit_s
+        return self.lasts_s >= self._limit_s
 
 
 class HeartbeatMonitor:
@@ -107,22 +102,21 @@ class HeartbeatMonitor:
             self._on_frozen(rank, f"has given no sign of life for {limit_s:g} s (frozen)")
 
 
-class HealthWatch:
-    """Call ``on_frozen(rank, reason)`` for every watched rank without a heartbeat."""
+async def watch_heartbeats(
+    host: LocalHost,
+    heartbeat_timeout_s: float,
+    watched: Callable[[], Collection[int]],
+    on_frozen: Callable[[int, str], None],
+) -> None:
+    """Call ``on_frozen(rank, reason)`` for every watched rank without a heartbeat.
 
-    def __init__(
-        self, host: LocalHost, heartbeat_timeout_s: float, on_frozen: Callable[[int, str], None]
-    ) -> None:
-        self._host = host
-        self._freeze = HeartbeatMonitor(
-            heartbeat_timeout_s, lambda rank: is_stopped(host.report(rank).pid), on_frozen
-        )
-
-    async def run(self, watched: Callable[[], Collection[int]]) -> None:
-        """Poll until cancelled; ``watched`` returns the ranks others may wait for."""
-        loop, errors = asyncio.get_running_loop(), LogOnceOnError("a look at the ranks' health")
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            with errors.look():
-                beats = {rank: self._host.report(rank).beats for rank in watched()}
-                self._freeze.look(beats, loop.time())
+    Polls until cancelled; ``watched`` returns the ranks others may wait for.
+    """
+    loop, errors = asyncio.get_running_loop(), LogOnceOnError("a look at the ranks' health")
+    monitor = HeartbeatMonitor(
+        heartbeat_timeout_s, lambda rank: is_stopped(host.report(rank).pid), on_frozen
+    )
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        with errors.look():
+            monitor.look({rank: host.report(rank).beats for rank in watched()}, loop.time())

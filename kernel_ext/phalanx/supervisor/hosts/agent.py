@@ -56,7 +56,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.os_text import decode_options
 
-from ..health.frozen_ranks import HealthWatch, SilenceTimer
+from ..health.frozen_ranks import SilenceTimer, watch_heartbeats
 from ..launchers.remote_command import BEGUN
 from ..processes.system import (
     allow_descriptors,
@@ -173,7 +173,10 @@ class HostAgent:
 
     async def run(self) -> None:
         """Serve until `end` is called; then end the ranks."""
-        health = HealthWatch(self._host, self._boot.world.heartbeat_timeout_s, self._on_frozen)
+        limit_s = self._boot.world.heartbeat_timeout_s
+        health = watch_heartbeats(
+            self._host, limit_s, lambda: self._host.ranks, lambda *its: self._say(RankFrozen(*its))
+        )
         name = socket.gethostname()
         at = self._host.addresses, self._root.address, self._host.device, free_port()
         its = usable_cores(), *at, versions_here()
@@ -182,7 +185,7 @@ class HostAgent:
             self._tasks.spawn(self._serve())
             self._tasks.spawn(self._watch_silence())
             self._tasks.spawn(self._watch_ranks())
-            self._tasks.spawn(health.run(lambda: self._host.ranks))
+            self._tasks.spawn(health)
             await self._over.wait()
         finally:
             self._tasks.cancel()
@@ -331,9 +334,6 @@ class HostAgent:
         if isinstance(message, FromRankEnvelope | RankGone):
             self._report(message.rank)
         self._say(message)
-
-    def _on_frozen(self, rank: int, reason: str) -> None:
-        self._say(RankFrozen(rank, reason))
 
 
 class _Version(msgspec.Struct):

@@ -77,25 +77,21 @@ class ClockOffset:
     def __init__(self) -> None:
         self._best: tuple[int, int, int] | None = None  # offset, error bound, time (ns)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether an answer has been received."""
-        return self._best is not None
-
     def learn(self, *, sent_ns: int, came_ns: int, theirs_ns: int) -> None:
         """Take one answer: time of request, of arrival, and the other's time."""
         half = (came_ns - sent_ns) // 2
         offset = sent_ns + half - theirs_ns
-        if self._best is None or half <= self.at(came_ns)[1]:
+        known = self.at(came_ns)
+        if known is None or half <= known[1]:
             self._best = offset, half, came_ns
 
-    def at(self, now_ns: int) -> tuple[int, int]:
+    def at(self, now_ns: int) -> tuple[int, int] | None:
         """Return the offset of the other clock and its error bound (ns).
 
-        The offset is added to the other clock's time to get local time.
+        The offset is added to the other clock's time to get local time. None: no answer has come.
         """
         if self._best is None:
-            return 0, 0
+            return None
         offset, uncertainty, when = self._best
         return offset, uncertainty + int((now_ns - when) * self.DRIFT)
 
@@ -351,16 +347,13 @@ class HostConnection:
         for _ in range(n_pings):
             self._send_ping()
 
-    def offset(self) -> tuple[int, int]:
+    def clock(self) -> tuple[int, int] | None:
         """Return what to add to the host's time for ours, in ns.
 
-        The second value is the greatest error of the first, in ns.
+        The second value is the greatest error of the first, in ns. None: the host is down, or its
+        clock is unknown.
         """
-        return self._offset.at(time.monotonic_ns())
-
-    def clock(self) -> tuple[int, int] | None:
-        """Return `offset`; None if the host is down or its clock unknown."""
-        return self.offset() if self.is_up and self._offset.is_known else None
+        return self._offset.at(time.monotonic_ns()) if self.is_up else None
 
     async def stop(self) -> None:
         """Stop the supervisor and its ranks.

@@ -54,7 +54,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.os_text import encode_options
 
-from ..health.frozen_ranks import HealthWatch
+from ..health.frozen_ranks import watch_heartbeats
 from ..processes.sweeper import Sweeper
 from .local_host import LocalHost
 from .local_rank import LocalRank
@@ -142,14 +142,14 @@ class HostSet:
         self._opening = asyncio.Lock()
         self._addresses: tuple[str, ...] = ()
         self._remote: dict[int, RemoteHost] = {}  # by index
-        self._hosts: list[LocalHost | RemoteHost] = []  # in the order of the plan
+        self.every: list[LocalHost | RemoteHost] = []  # in the order of the plan
         for index, plan in enumerate(self._plans):
-            self._hosts.append(self._local(index) if plan.is_local else self._far(index))
+            self.every.append(self._local(index) if plan.is_local else self._far(index))
         self._sweeper: Sweeper | None = None
         if options.socket_path and not self.here:
             self._sweeper = Sweeper(options.socket_path)
             self._sweeper.start(os.environ)
-        self._of = [self._hosts[index] for index in self.layout.hosts]
+        self._of = [self.every[index] for index in self.layout.hosts]
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
     def _local(self, index: int) -> LocalHost:
@@ -180,16 +180,11 @@ class HostSet:
     @property
     def here(self) -> tuple[LocalHost, ...]:
         """Return the hosts that have their ranks as children of this process."""
-        return tuple(host for host in self._hosts if isinstance(host, LocalHost))
+        return tuple(host for host in self.every if isinstance(host, LocalHost))
 
     def is_far(self, rank: int) -> bool:
         """Whether a rank runs on another machine."""
         return self.layout.hosts[rank] in self._remote
-
-    @property
-    def every(self) -> tuple[LocalHost | RemoteHost, ...]:
-        """Return all hosts, in the order of the plan."""
-        return tuple(self._hosts)
 
     def is_up(self, rank: int) -> bool:
         """Whether the host of a rank is there to start commands."""
@@ -200,8 +195,7 @@ class HostSet:
     def infos(self) -> tuple[HostInfo, ...]:
         """Return the machines, for display."""
         return tuple(
-            msgspec.structs.replace(host.info, index=index)
-            for index, host in enumerate(self._hosts)
+            msgspec.structs.replace(host.info, index=index) for index, host in enumerate(self.every)
         )
 
     def root_address(self, rank: int) -> str:
@@ -232,7 +226,7 @@ class HostSet:
         rank = getattr(message, "rank", None)
         if isinstance(message, Spawn | RunCommand):
             self.statuses[message.rank] = None
-        for host in self._hosts if rank is None else (self._of[rank],):
+        for host in self.every if rank is None else (self._of[rank],):
             host.take(message)
 
     def send(self, rank: int, message: ToRank) -> None:
@@ -262,7 +256,7 @@ class HostSet:
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
         """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
-        reasons = (host.abort_reason(epoch) for host in self._hosts)
+        reasons = (host.abort_reason(epoch) for host in self.every)
         return next((reason for reason in reasons if reason is not None), None)
 
     async def refresh(self) -> bool:
@@ -291,12 +285,12 @@ class HostSet:
 
         For each rank: the recorder's bytes and the number of lost records.
         """
-        answers = await asyncio.gather(*(host.answer(GetTraces()) for host in self._hosts))
+        answers = await asyncio.gather(*(host.answer(GetTraces()) for host in self.every))
         clocks: list[HostClock] = []
         traces: list[tuple[bytes, int]] = []
-        for index, (host, answer) in enumerate(zip(self._hosts, answers, strict=True)):
-            far, nothing = self._remote.get(index), ((b"", 0),) * len(host.ranks)
-            clocks.append(HostClock(self.layout.names[index], *(far.offset() if far else (0, 0))))
+        for index, (host, answer) in enumerate(zip(self.every, answers, strict=True)):
+            nothing = ((b"", 0),) * len(host.ranks)
+            clocks.append(HostClock(self.layout.names[index], *(host.clock() or (0, 0))))
             its = answer.traces if isinstance(answer, Traces) else ()
             traces.extend((*its, *nothing)[: len(nothing)])
         return tuple(clocks), tuple(traces)
@@ -320,12 +314,13 @@ class HostSet:
             return lambda: set(watched()).intersection(host.ranks)
 
         limit_s, on_frozen = self._options.world.heartbeat_timeout_s, self.events.on_frozen
-        watches = (HealthWatch(host, limit_s, on_frozen).run(among(host)) for host in self.here)
-        await asyncio.gather(*watches)
+        await asyncio.gather(
+            *(watch_heartbeats(host, limit_s, among(host), on_frozen) for host in self.here)
+        )
 
     async def stop(self) -> None:
         """End all ranks and all hosts' supervisors."""
-        await asyncio.gather(*(host.stop() for host in self._hosts))
+        await asyncio.gather(*(host.stop() for host in self.every))
         if self._sweeper is not None:
             await self._sweeper.stop()
         if self._server is not None:
@@ -410,7 +405,7 @@ class HostSet:
             return
         there = {names[index]: host.versions for index, host in self._remote.items()}
         if text := say_differing(versions_here(), there):
-            self.events.on_news(Notice(text))
+            self.events.tell(Notice(text))
 
 
 def versions_here() -> Versions:

@@ -70,6 +70,7 @@ from ..processes.child import (
     ChildInput,
     ChildOutput,
     ChildProcess,
+    Fork,
     OutOfMemory,
     OutputPipe,
     exit_reason,
@@ -93,8 +94,6 @@ TOUCHED_S = 0.25
 _PLACE_VARIABLES = ("PHALANX_RANK", "PHALANX_SIZE", "PHALANX_LOCAL_RANK", "PHALANX_LOCAL_SIZE")
 
 _ENGINE = (sys.executable, "-m", "phalanx.supervisor.engine.main")
-# (environment, descriptors of this rank, on_exit) -> the child
-_Make = Callable[[Mapping[str, str], Sequence[int], Callable[[int], None]], ChildProcess]
 
 
 class LocalHost:
@@ -152,6 +151,7 @@ class LocalHost:
             self._sweeper.start(os.environ)
         self._forks: ForkServer | None = None  # of ranks that run cells
         self._to_spawn: list[int] = []  # ranks that wait for it
+        self._to_call: list[Callable[[Fork | None], None]] = []  # who else waits for it
         self._oom = OutOfMemory()
         self._is_stopping = False
 
@@ -247,11 +247,17 @@ class LocalHost:
             at_once=self._at_once,
         )
 
+    def with_fork(self, start: Callable[[Fork | None], None]) -> None:
+        """Call ``start`` with `ForkServer.fork` after the ranks are started; None: there is none."""
+        self._to_call.append(start)
+        if not self._to_spawn:
+            self._spawn_all()
+
     def _spawn_all(self) -> None:
         """Start the ranks that run cells, once the fork server is ready."""
         if can_adopt() and (self._forks is None or not self._forks.is_ready):
             try:
-                self._forks = self._forks or self._start_forks(self._ranks[self._to_spawn[0]])
+                self._forks = self._forks or self._start_forks()
             except OSError as error:
                 self._refuse_all(1, f"could not be started: {error}")
             return
@@ -261,6 +267,8 @@ class LocalHost:
                 self._spawn(rank)
             except OSError as error:
                 self._say(RankGone(rank, 1, f"could not be started: {error}", ""))
+        while self._to_call and not self._is_stopping:
+            self._to_call.pop()(None if self._forks is None else self._forks.fork)
 
     def _refuse_all(self, status: int, reason: str, tail: str = "") -> None:
         """Say that the ranks which wait for the fork server have ended."""
@@ -268,8 +276,9 @@ class LocalHost:
         for rank in ranks:
             self._say(RankGone(rank, status, reason, tail))
 
-    def _start_forks(self, its: LocalRank) -> ForkServer:
+    def _start_forks(self) -> ForkServer:
         serial, mark = self._mark()
+        its = self._ranks[self.ranks[0]]
         forks = ForkServer(
             _ENGINE,
             env={**self._cell_environment(its), **mark},
@@ -303,22 +312,10 @@ class LocalHost:
             stderr = OutputPipe()
             undo.callback(stderr.finish)
             own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd, end_fd)
-            arguments = list(map(str, own_fds))
+            command = list(map(str, own_fds))
+            command = [f"rank-{rank}", *command] if fork else [*_ENGINE, str(os.getpid()), *command]
             child = self._start(
-                its,
-                lambda env, fds, on_exit: ChildProcess(
-                    [f"rank-{rank}", *arguments]
-                    if fork
-                    else [*_ENGINE, str(os.getpid()), *arguments],
-                    env=env,
-                    cwd=self._cwd,
-                    pass_fds=(*own_fds, *fds) if fork else (*own_fds, *fds, *self.memory.fds),
-                    stdout=stdout,
-                    stderr=stderr,
-                    on_exit=on_exit,
-                    fork=fork,
-                ),
-                env,
+                its, command, env, stdout=stdout, stderr=stderr, pass_fds=own_fds, fork=fork
             )
             child.end_fd = ask_fd
             undo.pop_all()  # the pipes belong to the child now
@@ -338,21 +335,8 @@ class LocalHost:
         ``env`` is added to our own environment.
         """
         its = self._ranks[rank]
-        self._start(
-            its,
-            lambda env, fds, on_exit: ChildProcess(
-                command,
-                env=env,
-                cwd=self._cwd,
-                pass_fds=(*fds, *self.memory.fds),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                on_exit=on_exit,
-                tied=True,
-            ),
-            self._environment(its, env),
-        )
+        env = self._environment(its, env)
+        self._start(its, command, env, stdin=stdin, stdout=stdout, stderr=stderr, tied=True)
 
     def _cell_environment(self, its: LocalRank) -> dict[str, str]:
         """Return the environment of a rank that runs cells."""
@@ -387,7 +371,19 @@ class LocalHost:
         of_mlx = {} if library is None else {MLX_LIBRARY_VARIABLE: str(library)}
         return {**default, **ours, **of_mlx, **place, **given, **named}
 
-    def _start(self, its: LocalRank, make: _Make, env: Mapping[str, str]) -> RankProcess:
+    def _start(
+        self,
+        its: LocalRank,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: ChildOutput,
+        stderr: ChildOutput,
+        stdin: ChildInput | None = None,
+        pass_fds: Sequence[int] = (),
+        tied: bool = False,
+        fork: Fork | None = None,
+    ) -> RankProcess:
         """Start a rank's process with its channel and the host's memory."""
         serial, mark = self._mark()
         ours, theirs = socket.socketpair()
@@ -400,10 +396,17 @@ class LocalHost:
                     "PHALANX_CHANNEL": str(theirs.fileno()),
                     STACKS_VARIABLE: ",".join(map(str, stacks.rank_fds)),
                 }
-                process = make(
-                    {**env, **mark, **said},
-                    fds,
-                    lambda status: self._on_exit(its, child, status),
+                process = ChildProcess(
+                    command,
+                    env={**env, **mark, **said},
+                    cwd=self._cwd,
+                    pass_fds=(*pass_fds, *fds, *(() if fork else self.memory.fds)),
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    on_exit=lambda status: self._on_exit(its, child, status),
+                    tied=tied,
+                    fork=fork,
                 )
         except BaseException:
             ours.close()
@@ -468,7 +471,7 @@ class LocalHost:
         for child in children:
             child.ask_to_end()
         for process in processes:
-            process.terminate()
+            process.signal_child(signal.SIGTERM)
         exits = [asyncio.ensure_future(process.exited.wait()) for process in processes]
         if exits:
             await asyncio.wait(exits, timeout=STOP_GRACE_S)

@@ -131,10 +131,6 @@ class RemoteHost:
         """Whether the host's supervisor is up and not lost."""
         return self._connection is not None and self._connection.is_up
 
-    def offset(self) -> tuple[int, int]:
-        """Return the offset of the host's clock; see `HostConnection.offset`."""
-        return (0, 0) if self._connection is None else self._connection.offset()
-
     def take(self, message: ToHost) -> None:
         """Send a message to the host.
 
@@ -189,7 +185,7 @@ class RemoteHost:
         return await self._connection.ask(request, limit_s)
 
     def clock(self) -> tuple[int, int] | None:
-        """Return `offset`; None if the host is down or its clock unknown."""
+        """Return the offset of the host's clock; see `HostConnection.clock`."""
         return None if self._connection is None else self._connection.clock()
 
     async def _sample(self, request: SampleRanks) -> HostSamples | None:
@@ -224,7 +220,7 @@ class RemoteHost:
 
         def tell(state: BootState, text: str = "") -> None:
             seconds = self._loop.time() - began_s
-            self._hosts.events.on_news(BootProgress(self._index, self._name, state, seconds, text))
+            self._hosts.events.tell(BootProgress(self._index, self._name, state, seconds, text))
 
         tell("starting")
         problem = ""

@@ -337,7 +337,7 @@ class RootConnection:
         self._decoder = msgspec.msgpack.Decoder(ToHostEnvelope)
         self._turn = 0
         self._has_received = False
-        self._is_joined = True  # the first connection needs no `Reconnect`
+        self.is_joined = True  # whether it can be used: the first connection needs no `Reconnect`
         self._stale = asyncio.Event()
         self._socket = self._connect(endpoint)
 
@@ -349,11 +349,6 @@ class RootConnection:
     def port(self) -> int:
         """Return the port on which the root listens."""
         return int(self._endpoint.rpartition(":")[2])
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether the connection is known to be usable."""
-        return self._is_joined
 
     def _connect(self, endpoint: str) -> zmq.asyncio.Socket:
         root = self._context.socket(zmq.DEALER)
@@ -378,11 +373,11 @@ class RootConnection:
 
     def send_unreliable(self, message: FromHost) -> None:
         """Send a message that is useless later: it may be lost."""
-        if self._is_joined:
+        if self.is_joined:
             self._send(self._reliable.encode_unreliable(message))
 
     def _send(self, body: bytes) -> None:
-        if self._is_joined:
+        if self.is_joined:
             self._socket.send_multipart([body])
 
     def doubt(self) -> None:
@@ -401,9 +396,9 @@ class RootConnection:
             await self._serve(take)
             if not self._has_received:
                 return False
-            if not self._is_joined:  # the connection was accepted, but the root did not answer
+            if not self.is_joined:  # the connection was accepted, but the root did not answer
                 await asyncio.sleep(AGAIN_S)
-            self._is_joined = False
+            self.is_joined = False
             self._socket.close(linger=0)
             endpoint = await self._find()
             if not endpoint:
@@ -458,7 +453,7 @@ class RootConnection:
             is_new = self._reliable.receive(envelope)
             self._has_received = True
             if isinstance(envelope.message, ReconnectAck):
-                self._is_joined = True
+                self.is_joined = True
                 joined.set()
                 for kept in self._reliable.unacknowledged:
                     self._send(kept)

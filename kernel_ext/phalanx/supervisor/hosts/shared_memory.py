@@ -67,22 +67,14 @@ class HostMemory:
         epoch, groups, pair, messages = self._page.activity(slot)
         if self._left_in.get(slot) == epoch:
             return Activity(0, {})
+        wait = self._page.wait(slot)  # of 50 ms or more; the call takes about 2 us
         return Activity(
             epoch,
             {number: GroupProgress(*its) for number, its in groups.items()},
             pair,
             {key: Passed(*its) for key, its in messages.items()},
-            self.wait(slot),
+            None if wait is None else UserWait(*wait),
         )
-
-    def wait(self, slot: int) -> UserWait | None:
-        """Return the operation in which user code has waited 50 ms.
-
-        None if the user's code on the rank in ``slot`` does not wait that long. The call takes
-        about 2 us.
-        """
-        wait = None if self._page is None else self._page.wait(slot)
-        return None if wait is None else UserWait(*wait)
 
     def give_back(self, slot: int) -> None:
         """Return the region's pages of a dead rank to the system.
@@ -95,14 +87,6 @@ class HostMemory:
             give_back_region(self.region_fds[slot])
         except OSError as error:  # The system gets the memory at the end of the world instead.
             log.warning("%s", error)
-
-    def site(self, slot: int) -> tuple[int, int, str] | None:
-        """Return the place in user code that called the waiting operation.
-
-        The result is ``(number of the group, number of the operation, "train.py:31")``. It is None
-        if the rank in ``slot`` is in no operation, or not for long.
-        """
-        return None if self._page is None else self._page.site(slot)
 
     def vacate(self, slot: int) -> None:
         """Forget the operations of a lost rank before a replacement uses ``slot``.
@@ -118,7 +102,7 @@ class HostMemory:
         If the rank waits, the text has the place in the user's code.
         """
         now = self.activity(slot)
-        site = self.site(slot)
+        site = None if self._page is None else self._page.site(slot)
         return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
 
     def trace(self, slot: int, since: int = 0) -> tuple[bytes, int]:

@@ -17,7 +17,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.host import HostUp
 from phalanx.protocol.scripts import cost
 
-from ..processes.child import ChildProcess, OutputPipe, exit_reason
+from ..processes.child import ChildInput, ChildProcess, OutputPipe, exit_reason
 from ..processes.streams import ForwardedPipe
 
 if TYPE_CHECKING:
@@ -163,14 +163,12 @@ class CommandOutcome(NamedTuple):
     stderr: str
 
 
-class WrittenInput:
+class WrittenInput(ChildInput):
     """Standard input of a child, open while the child runs."""
 
     def __init__(self, data: bytes) -> None:
-        self.read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._write_fd, False)
+        super().__init__()
         self._rest = memoryview(b"")
-        self._loop = asyncio.get_running_loop()
         self.write(data)
 
     def write(self, data: bytes) -> None:
@@ -178,11 +176,6 @@ class WrittenInput:
         if self._write_fd >= 0:
             self._rest = memoryview(bytes(self._rest) + data)
             self._loop.add_writer(self._write_fd, self._write)
-
-    def child_started(self) -> None:
-        """Close our copy of the child's reading end."""
-        os.close(self.read_fd)
-        self.read_fd = -1
 
     def _write(self) -> None:
         try:
@@ -193,15 +186,6 @@ class WrittenInput:
             self._rest = self._rest[:0]
         if not self._rest:
             self._loop.remove_writer(self._write_fd)
-
-    def close(self) -> None:
-        """End the child's input; idempotent."""
-        if self._write_fd >= 0:
-            self._loop.remove_writer(self._write_fd)
-            os.close(self._write_fd)
-            self._write_fd = -1
-        if self.read_fd >= 0:
-            self.child_started()
 
 
 class RemoteCommand:

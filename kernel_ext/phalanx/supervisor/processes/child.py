@@ -9,9 +9,9 @@ import logging
 import os
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from .system import end_with_parent, open_pidfd
 
@@ -45,43 +45,74 @@ def exit_reason(status: int) -> str:
     return f"killed by signal {-status} ({name})"
 
 
-class ChildOutput(Protocol):
-    """A pipe that a child writes to."""
+class ChildOutput(ABC):
+    """A pipe that a child writes to, and that this process reads.
 
-    @property
-    def write_fd(self) -> int:
-        """Return the child's end."""
+    ``tail`` is the last output of the child, if it is kept. ``is_over``: the pipe's end was read,
+    or the pipe was closed.
+    """
 
-    @property
-    def tail(self) -> str:
-        """Return the last output of the child, if it is kept."""
+    tail = ""
+    is_over = False
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the pipe's end was read: no process can write."""
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.read_fd, self._on_readable)
+
+    @abstractmethod
+    def _on_readable(self) -> None:
+        """Read a piece."""
+
+    @abstractmethod
+    def _read_rest(self) -> None:
+        """Read what a child that has ended has left in the pipe."""
 
     def child_started(self) -> None:
         """Close our copy of the child's end."""
+        os.close(self.write_fd)
+        self.write_fd = -1
 
     def release(self) -> None:
-        """Leave the reading to the child itself."""
+        """Leave the reading to the child; drop what was read so far."""
+        if self.read_fd >= 0:  # else the rank died after its message that it was up
+            self._loop.remove_reader(self.read_fd)
+            self.tail = ""
 
     def finish(self) -> None:
         """Read the remaining output and close; idempotent."""
+        if self.read_fd >= 0:
+            self._read_rest()
+            self._loop.remove_reader(self.read_fd)
+            os.close(self.read_fd)
+            self.read_fd = -1
+            self.is_over = True
+        if self.write_fd >= 0:
+            self.child_started()
 
 
-class ChildInput(Protocol):
-    """A pipe that a child reads from."""
+class ChildInput:
+    """A pipe that a child reads from, and that this process writes."""
 
-    @property
-    def read_fd(self) -> int:
-        """Return the child's end."""
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._write_fd, False)
+        self._loop = asyncio.get_running_loop()
 
     def child_started(self) -> None:
         """Close our copy of the child's end."""
+        os.close(self.read_fd)
+        self.read_fd = -1
 
     def close(self) -> None:
         """End the child's input; idempotent."""
+        if self._write_fd >= 0:
+            self._loop.remove_writer(self._write_fd)
+            os.close(self._write_fd)
+            self._write_fd = -1
+        if self.read_fd >= 0:
+            self.child_started()
 
 
 class ForkedProcess:
@@ -247,15 +278,10 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def terminate(self) -> None:
-        """Ask the child to end (SIGTERM to it alone)."""
-        if self.status is None:
-            os.kill(self.pid, signal.SIGTERM)  # Popen's own method might reap the child
-
     def signal_child(self, number: signal.Signals) -> None:
         """Send a signal to the child only."""
         if self.status is None:
-            os.kill(self.pid, number)
+            os.kill(self.pid, number)  # Popen's own method might reap the child
 
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the child and its process group.
@@ -271,8 +297,8 @@ class ChildProcess:
             self._signal_group(signal.SIGKILL)
 
 
-class OutputPipe:
-    """Both ends of a pipe; the child writes, and the supervisor reads.
+class OutputPipe(ChildOutput):
+    """Output of which the supervisor keeps the end.
 
     When a rank's kernel is up, the rank reads its own output, to send it with its cells: it
     inherits the reading end as well. `release` leaves the reading to the rank. When the rank dies,
@@ -280,30 +306,15 @@ class OutputPipe:
     """
 
     def __init__(self) -> None:
-        self.read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self.read_fd, False)
-        self.tail = ""
-        self._has_ended = False
+        super().__init__()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.read_fd, self._read)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the pipe's end was read, or the pipe was closed."""
-        return self._has_ended or self.read_fd < 0
+    def _on_readable(self) -> None:
+        self._read()
 
-    def child_started(self) -> None:
-        """Close our writing end: the child has its own now."""
-        os.close(self.write_fd)
-        self.write_fd = -1
-
-    def release(self) -> None:
-        """Stop reading, and drop the start-up output read so far."""
-        if self.read_fd < 0:  # the rank died after its message that it was up
-            return
-        self._loop.remove_reader(self.read_fd)
-        self.tail = ""
+    def _read_rest(self) -> None:
+        while self._read():
+            pass
 
     def _read(self) -> bool:
         """Read a piece; return False if there is none.
@@ -315,22 +326,11 @@ class OutputPipe:
         except BlockingIOError:
             return False
         if not data:
-            self._has_ended = True
+            self.is_over = True
             self._loop.remove_reader(self.read_fd)
             return False
         self.tail = (self.tail + self._decoder.decode(data))[-TAIL_CHARACTERS:]
         return True
-
-    def finish(self) -> None:
-        """Read the remaining output and close; idempotent."""
-        if self.read_fd >= 0:
-            while self._read():
-                pass
-            self._loop.remove_reader(self.read_fd)
-            os.close(self.read_fd)
-            self.read_fd = -1
-        if self.write_fd >= 0:
-            self.child_started()
 
 
 class OutOfMemory:

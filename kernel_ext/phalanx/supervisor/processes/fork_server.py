@@ -118,8 +118,9 @@ class ForkServer:
     ) -> ForkedProcess:
         """Fork a process that leads its own session; takes milliseconds.
 
-        The first of ``arguments`` is shown as the last word of its command line. ``env`` differs from the server's own environment by additions and changes only. ``fds``
-        names the descriptors that the process gets: its number for each of ours.
+        The first of ``arguments`` is shown as the last word of its command line. ``env`` has all
+        variables of the server's own environment. ``fds`` are the descriptors that the process
+        gets: its number for each, and ours.
 
         Raises
         ------
@@ -145,9 +146,8 @@ class ForkServer:
 def serve_forks(parent_pid: int, sock_fd: int, mark: str) -> list[str]:
     """Fork processes as the supervisor asks; return in them only.
 
-    The result is their arguments without the title. Call this on the only thread, after all
-    imports. ``mark`` is the variable by which a sweep finds the process: it is changed where the
-    system shows it, too.
+    The result is their arguments. Call this on the only thread, after all imports. ``mark`` is the
+    variable by which a sweep finds the process: it is changed where the system shows it, too.
     """
     sock = socket.socket(fileno=sock_fd)
     sock.send(_READY)
@@ -172,7 +172,7 @@ def serve_forks(parent_pid: int, sock_fd: int, mark: str) -> list[str]:
     _change_shown(_ENVIRONMENT, f"{mark}={os.environ[mark]}", f"{mark}={request.env[mark]}")
     os.environ.update(request.env)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined] # Python 3.11 keeps the old
-    return request.arguments[1:]
+    return request.arguments
 
 
 def _fork() -> int:
@@ -182,7 +182,12 @@ def _fork() -> int:
     """
     pid_read, pid_write = os.pipe()
     end_read, end_write = os.pipe()  # ends together with the process between
-    between = os.fork()
+    try:
+        between = os.fork()
+    except OSError:
+        for fd in (pid_read, pid_write, end_read, end_write):
+            os.close(fd)
+        raise
     if not between:
         try:
             is_orphan = not os.fork()
@@ -224,7 +229,11 @@ def _change_shown(field: int, old: str, new: str) -> None:
     The kernel shows the memory in which it put them at the start of the program, from the address
     in ``field`` of ``/proc/self/stat`` to that in the next. ``new`` is filled up with spaces.
     """
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    begin, end = (int(fields[number - 3]) for number in (field, field + 1))
-    at = ctypes.string_at(begin, end - begin).rindex(old.encode())
-    ctypes.memmove(begin + at, new.ljust(len(old)).encode(), len(old))
+    try:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        begin, end = (int(fields[number - 3]) for number in (field, field + 1))
+    except OSError:  # a system that shows nothing
+        return
+    at = ctypes.string_at(begin, end - begin).rfind(old.encode()) if begin else -1
+    if at >= 0:
+        ctypes.memmove(begin + at, new.ljust(len(old)).encode(), len(old))

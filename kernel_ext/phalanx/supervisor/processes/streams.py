@@ -7,7 +7,6 @@ output.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 from collections import deque
@@ -15,6 +14,8 @@ from collections.abc import Callable, Iterable
 
 from phalanx.protocol.host import CommandOutput, OutputDone
 from phalanx.protocol.scripts import WINDOW_COST, cost
+
+from .child import ChildInput, ChildOutput
 
 # Most input bytes kept for a rank that does not read while another does; all ranks share one copy.
 MAX_BEHIND = 64 << 20
@@ -114,32 +115,18 @@ class InputLog:
             self._pieces.popleft()
 
 
-class ForwardedPipe:
-    """A child's standard output or error, forwarded as it arrives.
+class ForwardedPipe(ChildOutput):
+    """Output that is forwarded as it arrives; its ``tail`` stays empty.
 
     Reading stops while the receiver holds output worth `WINDOW_COST` or more. A child that prints
     without end then waits in its own write, instead of filling memory.
     """
 
-    tail = ""  # nothing is kept: the receiver has shown it already
-
     def __init__(self, forward: Callable[[bytes], None]) -> None:
-        self.read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self.read_fd, False)
+        super().__init__()
         self._forward = forward
         self._in_hand = 0
         self._is_reading = True
-        self.is_over = False
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.read_fd, self._on_readable)
-
-    def child_started(self) -> None:
-        """Close our writing end: the child has its own now."""
-        os.close(self.write_fd)
-        self.write_fd = -1
-
-    def release(self) -> None:
-        """Do nothing: no other process reads this pipe."""
 
     def taken(self, amount: int) -> None:
         """Record that the receiver has handled output worth ``amount``."""
@@ -167,24 +154,17 @@ class ForwardedPipe:
         self._forward(data)
         return len(data)
 
-    def finish(self) -> None:
-        """Forward the rest of the pipe, beyond the window, and close; idempotent.
+    def _read_rest(self) -> None:
+        """Forward the rest, beyond the window.
 
         At most one capacity of the pipe is read: a descendant of the child may go on writing.
         """
-        if self.read_fd >= 0:
-            left = READ_NBYTES if _GETPIPE_SZ is None else fcntl.fcntl(self.read_fd, _GETPIPE_SZ)
-            while left > 0 and (nbytes := self._read()):
-                left -= nbytes
-            self._loop.remove_reader(self.read_fd)
-            os.close(self.read_fd)
-            self.read_fd = -1
-            self.is_over = True
-        if self.write_fd >= 0:
-            self.child_started()
+        left = READ_NBYTES if _GETPIPE_SZ is None else fcntl.fcntl(self.read_fd, _GETPIPE_SZ)
+        while left > 0 and (nbytes := self._read()):
+            left -= nbytes
 
 
-class InputPipe:
+class InputPipe(ChildInput):
     """A child's standard input, fed from the log that all ranks share.
 
     Parameters
@@ -198,18 +178,11 @@ class InputPipe:
     """
 
     def __init__(self, log: InputLog, rank: int, on_progress: Callable[[], None]) -> None:
-        self.read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._write_fd, False)
+        super().__init__()
         self._log = log
         self._rank = rank
         self._on_progress = on_progress
-        self._loop = asyncio.get_running_loop()
         self._is_waiting = False
-
-    def child_started(self) -> None:
-        """Close our reading end: the child has its own now."""
-        os.close(self.read_fd)
-        self.read_fd = -1
 
     def feed(self) -> None:
         """Write as much as the child takes now, and the rest later."""
@@ -235,13 +208,9 @@ class InputPipe:
 
     def close(self) -> None:
         """End the child's input; idempotent."""
-        if self._write_fd >= 0:
-            self._loop.remove_writer(self._write_fd)
-            os.close(self._write_fd)
-            self._write_fd = -1
+        if self._write_fd >= 0:  # else a new process may have the rank's place in the log
             self._log.drop(self._rank)
-        if self.read_fd >= 0:
-            self.child_started()
+        super().close()
 
 
 # A pipe's remaining content is sent when the pipe's writer ends, even beyond the window. The user

@@ -160,7 +160,7 @@ def die_with_parent(parent_pid: int, folder: str = "") -> None:
 
 def can_adopt() -> bool:
     """Whether `adopt_orphans` works here (Linux)."""
-    return hasattr(_libc(), "prctl")
+    return hasattr(_libc(), "prctl") and _libc().prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
 
 
 @contextlib.contextmanager

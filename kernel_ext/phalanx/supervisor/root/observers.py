@@ -30,12 +30,11 @@ from ..health.slow_operations import LongWait, SlowOperationDetector, waits_now
 from ..health.stacks import parse_dump, place_of
 from ..hosts.host_set import HostSet
 from ..tasks import LogOnceOnError
-from ..world_state import WorldState
+from ..world.state import WorldState
 
 if TYPE_CHECKING:
     from ..hosts.local_host import LocalHost
     from ..hosts.remote_host import RemoteHost
-    from .cells import CellTimeline
     from .clients import Client
 
 LOOK_EVERY_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over
@@ -305,12 +304,10 @@ class Samplers:
     def __init__(
         self,
         world: WorldState,
-        cells: CellTimeline,
         hosts: HostSet,
         send: Callable[[Client, Samples], None],
     ) -> None:
         self._world = world
-        self._cells = cells
         self._hosts = hosts
         self._send = send
         self._loop = asyncio.get_running_loop()
@@ -386,7 +383,7 @@ class Samplers:
             time=time.time(),
             epoch=self._world.epoch,
             ranks=tuple(self._with_state(rank) for rank in range(self._world.size)),
-            cells=self._cells.recent(),
+            cells=self._world.cells.recent(),
             compared=compared.n_compared,
             late=compared.late,
             waits=self._waits(now_ns),

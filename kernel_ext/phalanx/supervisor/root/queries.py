@@ -28,8 +28,7 @@ from phalanx.protocol import (
 )
 
 from ..hosts.host_set import HostSet
-from ..world_state import WorldState
-from .cells import CellHistory, CellTimeline
+from ..world.state import WorldState
 from .observers import RankInspector
 from .replacement import ReplacementBacklog
 
@@ -56,11 +55,10 @@ def topology_of(
     world: WorldState,
     host: HostSet,
     engines: Sequence[str],
-    times: CellTimeline,
 ) -> WorldTopology:
     """Describe the current topology."""
     hosts = host.layout.hosts
-    cells = [times.running(rank) for rank in range(options.world.size)]
+    cells = [world.cells.title_on(rank) for rank in range(options.world.size)]
     ranks = tuple(
         RankInfo(
             rank=rank,
@@ -97,9 +95,7 @@ class QueryService:
         inspector: RankInspector,
         engines: Sequence[str],
         backlog: ReplacementBacklog,
-        history: CellHistory,
     ) -> None:
-        self._history = history
         self._backlog = backlog
         self._options = options
         self._world = world
@@ -116,7 +112,7 @@ class QueryService:
         The next owner needs everything after this mark.
         """
         self._marks = {rank: self._host.report(rank).shown_nbytes for rank in self._marks}
-        self._history.is_end_seen = not self._world.unfinished()
+        self._world.cells.is_end_seen = not self._world.unfinished()
 
     async def answer(self, question: Question) -> FromRoot:
         """Answer one question; return `Failed` on any error.
@@ -133,7 +129,7 @@ class QueryService:
         if isinstance(question, GetTopology):
             world, host = self._world, self._host
             await host.refresh()
-            topology = topology_of(self._options, world, host, self._engines, self._history.times)
+            topology = topology_of(self._options, world, host, self._engines)
             return TopologyIs(question.id, topology)
         if isinstance(question, GetStacks):
             stacks = await self._inspector.stacks(question.ranks, is_twice=question.is_twice)
@@ -145,7 +141,7 @@ class QueryService:
         ranks = self._world.ranks
         return CellStatusReply(
             question.id,
-            self._history.unfinished(),
+            self._world.cells.statuses(),
             self._marks,
             tuple(
                 RankDeath(rank, self._host.layout.name_of(rank), reason, ranks.loss(rank).at_s)
@@ -153,7 +149,7 @@ class QueryService:
             ),
             self._backlog.returns,
             self._backlog.every_start,
-            dict(self._history.begun),
+            dict(self._world.cells.begun),
         )
 
     async def _trace(self, question: GetTrace) -> TraceIs:

@@ -27,9 +27,10 @@ from phalanx.protocol import (
 from phalanx.protocol.host import GiveBack, Spawn
 
 from ..hosts.host_set import HostSet
-from ..world_state import RESTARTED, WorldState
+from ..world.membership import MembershipCoordinator
+from ..world.ranks import RESTARTED
+from ..world.state import WorldState
 from .ending import RankEnding
-from .rank_loss import RankLosses
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
 START_S = 60.0  # the same limit as for the first ranks of a workspace
@@ -162,7 +163,7 @@ class Restarts:
     def __init__(
         self,
         world: WorldState,
-        losses: RankLosses,
+        membership: MembershipCoordinator,
         host: HostSet,
         engines: list[str],
         rank_ending: RankEnding,
@@ -171,7 +172,7 @@ class Restarts:
         tell: Callable[[FromRoot], None],
     ) -> None:
         self._world = world
-        self._losses = losses
+        self._membership = membership
         self._host = host
         self._engines = engines
         self._tell = tell
@@ -261,7 +262,7 @@ class Restarts:
 
     async def _end(self, rank: int) -> bool:
         """Free the ranks that wait for a rank, and end it."""
-        self._losses.mark_lost(rank, RESTARTED)
+        self._membership.lose(rank, RESTARTED)
         self._tell(RankLost(rank, self._host.layout.name_of(rank), RESTARTED, "", will_return=True))
         self._ending.add(rank)
         try:

@@ -14,16 +14,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from phalanx.distributed import AbortKind
-from phalanx.protocol import BootOptions, FromRoot, Notice, ToSupervisor
+from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor
 from phalanx.protocol.host import FromCommand
 
+from ..health.impossible_waits import ImpossibleWait
 from ..hosts.host_set import HostSet
-from ..membership import MembershipCoordinator
 from ..tasks import TaskSet
-from ..world_state import WorldState
+from ..world.membership import MembershipCoordinator
+from ..world.state import WorldState
 from .clients import Client
 from .observers import DeadlockWatch, RankInspector, StallWatcher
-from .rank_loss import RankLosses
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _Message = TypeVar("_Message")
 class Root(ABC, Generic[_Message]):
     """Run the ranks of one world until it ends.
 
-    `HostSet` calls the ``on_`` methods.
+    `HostSet` calls the ``on_`` methods and `tell`.
 
     Parameters
     ----------
@@ -54,9 +54,8 @@ class Root(ABC, Generic[_Message]):
         self._world = world
         self._host = HostSet(options, self)
         self._membership = MembershipCoordinator(options, world, self._host)
-        self._losses = RankLosses(world, self._host, self._membership)
         self._stalls = StallWatcher(
-            world, self._host, self._running, self._gone, self._losses.on_impossible_wait
+            world, self._host, self._running, self._gone, self._on_impossible_wait
         )
         self._deadlocks = DeadlockWatch(
             world,
@@ -69,7 +68,7 @@ class Root(ABC, Generic[_Message]):
             world,
             slow_operation_s=options.slow_operation_s,
             cwd=options.cwd,
-            tell=lambda text: self._tell(Notice(text)),
+            tell=lambda text: self.tell(Notice(text)),
         )
 
     async def run(self) -> None:
@@ -104,8 +103,18 @@ class Root(ABC, Generic[_Message]):
             self._serve(client, message)
 
     def on_frozen(self, rank: int, reason: str) -> None:
-        """Free the ranks that may wait for a frozen one."""
-        self._losses.on_frozen(rank, reason, self._awaited())
+        """Free the ranks that may wait for a frozen one.
+
+        `HeartbeatMonitor` finds it, and calls this repeatedly while the rank has no heartbeat.
+        """
+        awaited = self._awaited()
+        if rank in awaited and len(awaited) > 1:
+            self._membership.free_waiters(rank, reason)
+
+    def _on_impossible_wait(self, found: ImpossibleWait) -> None:
+        """Free the ranks that wait for a rank that joins no operation."""
+        reason = f"{self._world.absence_reason(found.missing)}; {found}"
+        self._membership.free_waiters(found.missing, reason)
 
     @abstractmethod
     async def _start(self) -> None:
@@ -128,7 +137,7 @@ class Root(ABC, Generic[_Message]):
         """Handle one message of a client."""
 
     @abstractmethod
-    def _tell(self, message: Notice) -> None:
+    def tell(self, message: BootProgress | Notice) -> None:
         """Send a message to the clients."""
 
     @abstractmethod
@@ -164,7 +173,3 @@ class Root(ABC, Generic[_Message]):
 
         Called once every other host is up. ``reasons`` has one text for each failed host.
         """
-
-    @abstractmethod
-    def on_news(self, message: FromRoot) -> None:
-        """Send boot progress or a notice to the clients, for their users."""

@@ -18,9 +18,7 @@ import phalanx
 from phalanx.distributed import culprit_rank
 from phalanx.protocol import (
     USER_SIGNALS,
-    BootProgress,
     EpochAborted,
-    FromRoot,
     GetStacks,
     Join,
     Notice,
@@ -42,7 +40,7 @@ from phalanx.protocol.scripts import (
     ToScriptRoot,
 )
 
-from ..world_state import WorldState
+from ..world.state import WorldState
 from .clients import Client
 from .root import Root
 from .script_commands import Commands
@@ -63,7 +61,7 @@ class FailureAttribution:
     --------
     >>> attribution = FailureAttribution(3)
     >>> attribution.blame(0, 2)
-    >>> attribution.end(0, 1); attribution.end(2, -9); attribution.ending(); attribution.end(1, -15)
+    >>> attribution.end(0, 1); attribution.end(2, -9); attribution.is_ending = True; attribution.end(1, -15)
     >>> attribution.culprit, attribution.statuses
     (2, (1, -15, -9))
     """
@@ -72,7 +70,7 @@ class FailureAttribution:
         self._size = size
         self._statuses: dict[int, int] = {}
         self._blamed: dict[int, int] = {}
-        self._is_ending = False
+        self.is_ending = False  # whether running ranks are being ended: later failures do not count
         self._left_behind: frozenset[int] = frozenset()
         self._failed: list[int] = []  # in order of failure, before the remaining ranks were ended
 
@@ -102,12 +100,8 @@ class FailureAttribution:
     def end(self, rank: int, status: int) -> None:
         """Record the end of a rank."""
         self._statuses[rank] = status
-        if status and not self._is_ending:
+        if status and not self.is_ending:
             self._failed.append(rank)
-
-    def ending(self) -> None:
-        """Record that running ranks are being ended: later failures do not count."""
-        self._is_ending = True
 
     def leave_behind(self, ranks: Collection[int]) -> None:
         """Record that the others went on without these ranks.
@@ -116,11 +110,6 @@ class FailureAttribution:
         """
         self._left_behind = frozenset(ranks)
         self._failed = [rank for rank in self._failed if rank not in self._left_behind]
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether running ranks are being ended."""
-        return self._is_ending
 
     @property
     def has_failed(self) -> bool:
@@ -210,7 +199,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._attribution = FailureAttribution(boot.world.size)
         self._left: set[int] = set()  # ranks that ended with exit status 0
         self._commands = Commands(
-            options, self._host, self._tell, self._give_up, self._on_not_restarted
+            options, self._host, self.tell, self._give_up, self._on_not_restarted
         )
         self._has_begun = False
         self._ending: asyncio.Task[None] | None = None
@@ -238,7 +227,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     def _give_up(self) -> None:
         """End everything; the launcher knows why the ranks cannot run."""
         self._is_given_up = True
-        self._attribution.ending()
+        self._attribution.is_ending = True
         if self._has_begun:
             self._kill_rest()
 
@@ -257,7 +246,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._is_forced = True
         if not self._has_begun:
             if not self._is_given_up:
-                self._tell(NotStarted("they were ended before all hosts were up"))
+                self.tell(NotStarted("they were ended before all hosts were up"))
                 self._give_up()
         elif self._ending is None:
             self._first_signal = number
@@ -293,9 +282,10 @@ class ScriptRoot(Root[ToScriptRoot]):
 
     async def _get_stacks(self, request: GetStacks) -> None:
         stacks = await self._inspector.stacks(request.ranks, is_twice=request.is_twice)
-        self._tell(StacksAre(request.id, stacks))
+        self.tell(StacksAre(request.id, stacks))
 
-    def _tell(self, message: FromScriptRoot) -> None:
+    def tell(self, message: FromScriptRoot) -> None:
+        """Send a message to the launcher."""
         self._launcher.tell(message)
 
     # -- the ranks ----------------------------------------------------------------------------
@@ -318,7 +308,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         """
         status = self._host.statuses[rank] or 0
         self._commands.ended(rank)
-        self._tell(RankEnded(rank, status, reason))
+        self.tell(RankEnded(rank, status, reason))
         if self._may_restart(rank, status):
             self._restart(rank, reason)
         else:
@@ -339,23 +329,23 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._attribution.forgive(rank)
         count = f"{self._commands.n_restarts + 1} of {self._options.max_restarts}"
         again = f"it is started again ({count})"
-        self._losses.mark_lost(rank, reason, again, will_return=True)
-        self._tell(Notice(f"rank {rank} {reason}; {again}"))
+        self._membership.lose(rank, reason, again, will_return=True)
+        self.tell(Notice(f"rank {rank} {reason}; {again}"))
         self._world.revive(rank)
         self._commands.restart(rank)
 
     def _on_not_restarted(self, rank: int, text: str) -> None:
         """End a rank that could not be started again."""
         reason = f"could not be started again: {text}"
-        self._tell(Notice(f"rank {rank} {reason}"))
-        self._tell(RankEnded(rank, 1, reason))
+        self.tell(Notice(f"rank {rank} {reason}"))
+        self.tell(RankEnded(rank, 1, reason))
         self._end_rank(rank, 1, reason)
 
     def _end_rank(self, rank: int, status: int, reason: str) -> None:
         """Record the end of a rank that is not started again."""
         self._attribution.end(rank, status)
         if status:
-            self._losses.mark_lost(rank, reason)
+            self._membership.lose(rank, reason)
             if self._options.keep_going:
                 self._go_on(rank, reason)
             elif self._attribution.is_open:
@@ -371,7 +361,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         if not self._attribution.running:
             attribution = self._attribution
             attribution.leave_behind(set(attribution.ranks) - set(self._world.members))
-            self._tell(
+            self.tell(
                 AllEnded(
                     attribution.culprit,
                     attribution.statuses,
@@ -384,7 +374,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     def _go_on(self, rank: int, reason: str) -> None:
         """Report that a rank has failed and that the others go on."""
         if self._ending is None and self._attribution.running:
-            self._tell(Notice(f"rank {rank} {reason}; the others go on (--keep-going)"))
+            self.tell(Notice(f"rank {rank} {reason}; the others go on (--keep-going)"))
 
     def _running(self) -> tuple[int, ...]:
         return self._attribution.running
@@ -403,13 +393,8 @@ class ScriptRoot(Root[ToScriptRoot]):
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
         if not self._is_given_up:
-            self._tell(NotStarted("\n".join(reasons)))
+            self.tell(NotStarted("\n".join(reasons)))
             self._give_up()
-
-    def on_news(self, message: FromRoot) -> None:
-        """Forward boot progress and notices about hosts to the launcher."""
-        if isinstance(message, BootProgress | Notice):
-            self._tell(message)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -419,13 +404,13 @@ class ScriptRoot(Root[ToScriptRoot]):
         Ranks may save data in that time.
         """
         if self._patience is None and self._attribution.running:
-            self._attribution.ending()
+            self._attribution.is_ending = True
             self._patience = self._loop.call_later(self._boot.grace_s, self._end_rest)
 
     def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
         if self._ending is None and self._attribution.running:
             self._is_forced = True
-            self._attribution.ending()
+            self._attribution.is_ending = True
             self._ending = self._tasks.spawn(self._escalate(signals))
 
     async def _escalate(self, signals: Sequence[signal.Signals]) -> None:
@@ -440,7 +425,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     async def _say_late(self) -> None:
         """Report where the ranks are that the first signal has not ended."""
         stacks = await self._inspector.stacks(self._attribution.running)
-        self._tell(Notice(say_late(stacks, self._boot.grace_s)))
+        self.tell(Notice(say_late(stacks, self._boot.grace_s)))
 
     def _kill_rest(self) -> None:
         for rank in self._attribution.running:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from phalanx.protocol import (
     AddStartupCell,
@@ -43,17 +44,18 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 
-from ..engine.controller import Engines
 from ..runtime_dir import Claim
-from ..world_state import WorldState
-from .cells import CellHistory, CellScheduler
+from ..world.state import WorldState
+from .cells import CellScheduler
 from .clients import Client, Clients
 from .ending import RankEnding
+from .engines import Engines
 from .observers import Samplers
 from .queries import QueryService, Question
-from .rank_loss import STOPPING, WorkspaceLosses
 from .replacement import ReplacementBacklog, Restarts
 from .root import Root
+
+STOPPING = "the workspace is being stopped"
 
 
 class WorkspaceRoot(Root[ToRoot]):
@@ -72,26 +74,14 @@ class WorkspaceRoot(Root[ToRoot]):
         self._engines = Engines(world.ranks, self._host, on_lost=self._on_controller_lost)
         self._clients = Clients(options, self._on_owner_gone, self._on_linger_over)
         self._backlog = ReplacementBacklog()
-        self._history = CellHistory(world.ranks)
         self._restarts = Restarts(
             world,
-            self._losses,
+            self._membership,
             self._host,
             self._engines.names,
             self._rank_ending,
             self._backlog,
-            tell=self._tell,
-        )
-        self._workspace_losses = WorkspaceLosses(
-            options,
-            world,
-            self._host,
-            self._losses,
-            self._restarts,
-            self._rank_ending,
-            self._clients,
-            self.end,
-            self._tasks.spawn,
+            tell=self.tell,
         )
         self._answers = QueryService(
             options,
@@ -100,7 +90,6 @@ class WorkspaceRoot(Root[ToRoot]):
             self._inspector,
             self._engines.names,
             self._backlog,
-            self._history,
         )
         self._cells = CellScheduler(
             world,
@@ -108,11 +97,10 @@ class WorkspaceRoot(Root[ToRoot]):
             self._membership,
             self._restarts,
             self._inspector,
-            self._history,
             self._stalls,
             self._tasks.spawn,
         )
-        self._samplers = Samplers(world, self._history.times, self._host, self._clients.answer)
+        self._samplers = Samplers(world, self._host, self._clients.answer)
 
     async def _start(self) -> None:
         addresses = await self._host.reached_at()  # may wait for a name server
@@ -122,7 +110,8 @@ class WorkspaceRoot(Root[ToRoot]):
             if not self._over.is_set():  # else a rank could not be started
                 self._host.take(Spawn(rank))
         if not self._over.is_set():
-            self._engines.start_controller(self._boot.cwd, addresses)
+            start = partial(self._engines.controller.start, self._boot.cwd, addresses)
+            self._host.here[0].with_fork(start) if self._host.here else start(None)
 
     def stop(self) -> None:
         """End the ranks in order, then the world.
@@ -136,7 +125,7 @@ class WorkspaceRoot(Root[ToRoot]):
         else:
             self._clients.stopping()
             if self._stop_request is None:  # no client asked: say why its cell ends
-                self._tell(Notice(STOPPING))
+                self.tell(Notice(STOPPING))
             self._tasks.spawn(self._end_in_order())
 
     def _on_linger_over(self) -> None:
@@ -145,7 +134,7 @@ class WorkspaceRoot(Root[ToRoot]):
 
     async def _end_in_order(self) -> None:
         if not self._world.unfinished():  # else the output of the cell's last lines needs it
-            self._tasks.spawn(self._engines.stop_controller())
+            self._tasks.spawn(self._engines.controller.stop())
         killed = await self._rank_ending.end(self._host.ranks)
         self._cut_off = self._rank_ending.say(killed)
         self.end()
@@ -153,7 +142,7 @@ class WorkspaceRoot(Root[ToRoot]):
     async def _stop(self) -> None:
         self._clients.stopping()
         # Both at once: without the controller no rank's departure has to be reported.
-        await asyncio.gather(self._engines.stop_controller(), self._host.stop())
+        await asyncio.gather(self._engines.controller.stop(), self._host.stop())
         if self._claim is not None:
             self._claim.release()
         await self._clients.close(self._cut_off, self._stop_request)
@@ -165,12 +154,12 @@ class WorkspaceRoot(Root[ToRoot]):
             return
         message = f"ipyparallel's controller {reason}"
         if not self._is_booted:
-            self._tell(BootFailed(f"{message}\n{tail}".rstrip()))
+            self.tell(BootFailed(f"{message}\n{tail}".rstrip()))
         else:
             # Cells travel through the controller: without it the ranks cannot be reached.
             for rank in range(self._boot.world.size):
                 host = self._host.layout.name_of(rank)
-                self._tell(RankLost(rank, host, f"{message}; unreachable", tail))
+                self.tell(RankLost(rank, host, f"{message}; unreachable", tail))
         self.end()
 
     # -- clients ------------------------------------------------------------------------------
@@ -183,7 +172,8 @@ class WorkspaceRoot(Root[ToRoot]):
         """Detach a client without stopping the ranks."""
         self._clients.lose(client)
 
-    def _tell(self, message: FromRoot) -> None:
+    def tell(self, message: FromRoot) -> None:
+        """Send a message to the owner, if there is one."""
         self._clients.tell(message)
 
     def _serve(self, client: Client, message: ToRoot) -> None:
@@ -209,7 +199,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._cells.forget(message)
         elif isinstance(message, OrderRanks) and self._is_booted:
             if isinstance(message.order, TypeLine):
-                self._history.type_line(message.order)
+                self._world.cells.type_line(message.order)
             for rank in self._world.alive.intersection(message.ranks):
                 self._host.send(rank, message.order)
         elif isinstance(message, AddStartupCell):
@@ -258,18 +248,18 @@ class WorkspaceRoot(Root[ToRoot]):
             self._host.take(ReleaseOutput(rank))
             self._world.ranks.mark_ready(rank)
             if not self._restarts.on_ready(rank) and self._is_booted:
-                self._tell(self._booted())
+                self.tell(self._booted())
         elif isinstance(message, CellBegan):
-            self._history.begun[rank] = message.cell
+            self._world.cells.begun[rank] = message.cell
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
-            self._tell(PartEnded(rank, message))
+            self.tell(PartEnded(rank, message))
         elif isinstance(message, Entered):
             self._cells.entered(rank, message)
         elif isinstance(message, RankNews):
             if isinstance(message, LineNeed | LineNotNeeded):
-                self._history.ask_line(rank, message)
-            self._tell(RankSays(rank, message))
+                self._world.cells.ask_line(rank, message)
+            self.tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)
             if self._world.asking:
@@ -277,19 +267,42 @@ class WorkspaceRoot(Root[ToRoot]):
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Handle the end of a rank's process."""
-        self._workspace_losses.on_lost(rank, reason, tail)
+        self._rank_ending.on_lost()
+        if self._clients.is_stopping:
+            self._membership.free_waiters(rank, f"has ended: {STOPPING}")
+        elif self._restarts.on_lost(rank, reason, tail):
+            pass  # a restart has ended it, or has started it in vain
+        elif self._is_booted:
+            self._lose(rank, reason, tail)
+        else:
+            self._membership.lose(rank, reason)
+            when = "" if "could not be started" in reason else " while starting"
+            self.tell(BootFailed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
+            self.end()
+
+    def _lose(self, rank: int, reason: str, tail: str) -> None:
+        """Free the other ranks, tell the client, start a successor if wanted."""
+        will_return, consequence = self._boot.auto_restart, ""
+        if will_return:
+            consequence = self._restarts.deaths.add(rank, self._loop.time())
+            will_return = not consequence
+        self._membership.lose(rank, reason, consequence)
+        host, said = self._host.layout.name_of(rank), self._world.dead[rank]
+        self.tell(RankLost(rank, host, said, tail, will_return))
+        if will_return and self._restarts.claim(rank):
+            self._tasks.spawn(self._replace(rank))
+
+    async def _replace(self, rank: int) -> None:
+        if problem := await self._restarts.replace(rank):
+            self.tell(Notice(f"rank {rank} could not be replaced: {problem}"))
 
     def on_command(self, message: FromCommand) -> None:
         """Ignore a message about a command: ranks of a workspace run cells."""
 
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
-        self._tell(BootFailed("\n".join(reasons)))
+        self.tell(BootFailed("\n".join(reasons)))
         self.end()
-
-    def on_news(self, message: FromRoot) -> None:
-        """Forward boot progress to the clients."""
-        self._tell(message)
 
     def _running(self) -> set[int]:
         return self._world.unfinished()

@@ -8,13 +8,14 @@ from phalanx.protocol import (
     CellStatus,
     CellStatusReply,
     OutputIs,
+    RankLost,
     TypedLine,
     format_ranks,
     name_ranks,
 )
 
 from ..connection.root_client import RootClient
-from ..output.events import Ended, Lost, NeedLine, Text
+from ..output.events import Ended, RankNotice, Text
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
 from ..output.view import View
@@ -53,9 +54,8 @@ class AttachSync:
         }
 
     @property
-    def deaths(self) -> list[Lost]:
-        """Return the dead ranks."""
-        return [Lost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
+    def deaths(self) -> list[RankLost]:
+        return [RankLost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -68,7 +68,6 @@ class AttachSync:
 
     @property
     def typed(self) -> tuple[TypedLine, ...]:
-        """Return the lines typed for the cell."""
         status = self._cell_status()
         return () if status is None else status.typed
 
@@ -126,7 +125,7 @@ class AttachSync:
         for lost in self.deaths:
             self.cell.events.put(lost)
         for rank, need in status.needs:
-            self.cell.events.put(NeedLine(rank, need))
+            self.cell.events.put(RankNotice(rank, need))
         shown = {rank: piece.end for rank, piece in self._missed.items()}
         self.cell.begin(shown, set(status.ended))
         self._missed = {}

@@ -15,39 +15,27 @@ from typing import Any
 
 import msgspec
 
-from phalanx.protocol import (
-    CellEnded,
-    InterruptCaught,
-    LineNeed,
-    LineNotNeeded,
-    RankLost,
-    StopReport,
-)
+from phalanx.errors import RankFailure
+from phalanx.protocol import CellEnded, LineNeed, LineNotNeeded, Notice, RankLost
 from phalanx.rank import unpack_values
 
 from ..connection.transport import Message
 from ..connection.widget_relay import notebook_kernel
 from ..output.events import (
     WIDGET,
+    CellNews,
     Clear,
     Display,
-    Drawn,
     Ended,
     Event,
     Failure,
-    Lost,
-    NeedLine,
-    NeedOver,
-    NoticeEvent,
-    StopReported,
-    StopSwallowed,
+    RankNotice,
     Text,
 )
 from ..output.text import StreamName
 
 WIDGET_IS_TEXT = "widgets of ranks are shown as text here; a notebook shows them live"
 OUTPUT_S = 1.0  # output that comes later after the end is taken for lost
-CellNews = StopReport | InterruptCaught | LineNeed | LineNotNeeded
 _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
 
@@ -96,12 +84,11 @@ class Cell:
                 late(self.events.get())
         self._ends, self._tracebacks = {}, {}  # free texts that are not needed any more
 
-    def _put(self, event: Event) -> None:
+    def put(self, event: Event) -> None:
         with self._late_lock:
             (self._late or self.events.put)(event)
 
     def on_ended(self, rank: int, end: CellEnded) -> None:
-        """Take the root's message that a rank ended the cell."""
         self._last_message_s = time.monotonic()
         self._ends.setdefault(rank, end)
         self._end_if_over(rank)
@@ -110,7 +97,6 @@ class Cell:
         """Take a rank's reply, which only calls need."""
 
     def on_iopub(self, rank: int, message: Message) -> None:
-        """Take a message that a rank published."""
         self._last_message_s = time.monotonic()
         kind, content = message["header"]["msg_type"], message["content"]
         ours = (message.get("metadata") or {}).get("phalanx") or {}
@@ -118,7 +104,7 @@ class Cell:
             self._n_shown[rank] += 1
         if kind == "stream":
             stream: StreamName = "stderr" if content["name"] == "stderr" else "stdout"
-            self._put(Text(rank, stream, str(content["text"])))
+            self.put(Text(rank, stream, str(content["text"])))
         elif kind in {"display_data", "execute_result", "update_display_data"}:
             self._take_display(rank, kind, content)
         elif kind == "error":
@@ -127,10 +113,10 @@ class Cell:
             if self._late is not None:  # of a callback or a thread: nothing else comes
                 self._show_traceback(rank)
         elif kind == "clear_output":
-            self._put(Clear(rank, bool(content.get("wait"))))
+            self.put(Clear(rank, bool(content.get("wait"))))
         elif kind == "phalanx_page":
             if rank == self.ranks[0]:
-                self._put(Display(rank, {"text/plain": content["text"]}, {}, is_result=False))
+                self.put(Display(rank, {"text/plain": content["text"]}, {}, is_result=False))
         elif kind == "status" and content["execution_state"] == "idle":
             self._idle.add(rank)
             self._end_if_over(rank)
@@ -143,20 +129,17 @@ class Cell:
             self._last_message_s = time.monotonic()
             self._unasked[rank, news.is_command] = news
             self._ask()
-        elif isinstance(news, LineNotNeeded):
+            return
+        if isinstance(news, LineNotNeeded):
             self._unasked.pop((rank, False), None)
-            self._put(NeedOver(rank))
-        elif isinstance(news, InterruptCaught):
-            self._put(StopSwallowed(rank))
-        else:
-            self._put(StopReported(rank, news))
+        self.put(RankNotice(rank, news))
 
     def _ask(self, *, is_overdue: bool = False) -> None:
         """Put each need after its earlier output, or when that is overdue."""
         for (rank, kind), need in list(self._unasked.items()):
             is_due = is_overdue or self._n_shown[rank] >= need.n_shown
             if is_due and self._unasked.pop((rank, kind), None) is not None:
-                self._put(NeedLine(rank, need))
+                self.put(RankNotice(rank, need))
 
     def _take_display(self, rank: int, kind: str, content: Message) -> None:
         data = content["data"]
@@ -166,8 +149,8 @@ class Cell:
             data = {name: value for name, value in data.items() if name != WIDGET}
             if not self._has_noted_widgets:
                 self._has_noted_widgets = True
-                self._put(NoticeEvent(WIDGET_IS_TEXT))
-        self._put(
+                self.put(Notice(WIDGET_IS_TEXT))
+        self.put(
             Display(
                 rank,
                 data,
@@ -177,14 +160,6 @@ class Cell:
                 is_update=kind == "update_display_data",
             )
         )
-
-    def on_drawn(self, event: Drawn) -> None:
-        """Queue an ack of the rank's output behind that output."""
-        self._put(event)
-
-    def on_lost(self, lost: Lost) -> None:
-        """Take the news of a rank's death."""
-        self._put(lost)
 
     def end_overdue(self, ranks: Collection[int]) -> None:
         """End parts and ask prompts without output that is overdue."""
@@ -202,7 +177,7 @@ class Cell:
         if end.ok:
             self._show_traceback(rank)
         n_missing = max(0, end.n_shown - self._n_shown[rank])
-        self._put(Ended(rank, self._failure(rank), n_missing))
+        self.put(Ended(rank, self._failure(rank), n_missing))
 
     def _is_over(self, rank: int) -> bool:
         return rank in self._ends and rank in self._idle
@@ -219,9 +194,8 @@ class Cell:
         self.show(rank, self._tracebacks.pop(rank, ""))
 
     def show(self, rank: int, text: str) -> None:
-        """Show text in the error stream of a rank."""
         if text:
-            self._put(Text(rank, "stderr", text))
+            self.put(Text(rank, "stderr", text))
 
 
 def _is_blank(data: Message) -> bool:
@@ -263,12 +237,8 @@ class AttachedCell(Cell):
     def begin(self, shown: Mapping[int, int], over: set[int]) -> None:
         """Release the messages, except output that was shown already.
 
-        Parameters
-        ----------
-        shown : mapping of int to int
-            By rank, the end of the output that was shown, in bytes of its record.
-        over : set of int
-            Ranks that are already known to have ended the cell.
+        ``shown`` has the end of the output that was shown, in bytes of each rank's record. ``over`` has
+        the ranks that are known to have ended the cell.
         """
         with self._lock:
             held, self._held = self._held or [], None
@@ -278,17 +248,14 @@ class AttachedCell(Cell):
                 take()
 
     def on_iopub(self, rank: int, message: Message) -> None:
-        """Take a message that a rank published."""
         self._hold_or_take(lambda: self._take(rank, message))
 
     def on_ended(self, rank: int, end: CellEnded) -> None:
-        """Take the root's message that a rank ended the cell."""
         # Output from before the attach did not come as messages and is not missing.
         end = msgspec.structs.replace(end, n_shown=0)
         self._hold_or_take(lambda: super(AttachedCell, self).on_ended(rank, end))
 
     def on_news(self, rank: int, news: CellNews) -> None:
-        """Take a rank's notice."""
         if isinstance(news, LineNeed):
             news = msgspec.structs.replace(news, n_shown=0)
         self._hold_or_take(lambda: super(AttachedCell, self).on_news(rank, news))
@@ -329,7 +296,7 @@ class Call(Cell):
             failure = _failure_of_reply(message["content"])
             if failure is None:
                 self._answers[rank] = message["buffers"]
-            self._put(Ended(rank, failure))
+            self.put(Ended(rank, failure))
 
     def load(self) -> tuple[dict[int, dict[str, Any]], dict[int, Failure]]:
         """Load the answers; return values by rank, and failures by rank.
@@ -382,6 +349,6 @@ class FunctionCall(Cell):
         return super()._failure(rank) or self._replies[rank]
 
 
-def lost_of(message: RankLost) -> Lost:
-    """Turn the root's message about a death into an event."""
-    return Lost(message.rank, message.host, message.reason, message.tail, message.will_return)
+def failure_of_rank(lost: RankLost) -> RankFailure:
+    """Make the error of work that needed a dead rank."""
+    return RankFailure(lost.rank, lost.host, lost.reason)

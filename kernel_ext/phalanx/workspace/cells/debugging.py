@@ -6,7 +6,7 @@ import itertools
 import json
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any
 
@@ -25,13 +25,13 @@ class RankDebuggers:
     answers each request, or dies: both end the request's future.
     """
 
-    def __init__(self, send: Callable[[int, AskDebugger], None]) -> None:
+    def __init__(self, lost: Collection[int], send: Callable[[int, AskDebugger], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
         # From a random number on: an answer to another client's request is dropped.
         self._numbers = itertools.count(secrets.randbits(30))
         self._pending: dict[int, tuple[int, Future[DapMessage]]] = {}  # by number: rank and answer
-        self.lost: set[int] = set()
+        self.lost = lost  # the dead ranks, as they are now
         self.attached: set[int] = set()
         self.stopped: set[tuple[int, int]] = set()  # rank and the debugger's number of the thread
         self.on_event: Callable[[int, DapMessage], None] = lambda rank, event: None
@@ -81,17 +81,12 @@ class RankDebuggers:
     def on_lost(self, rank: int) -> None:
         """Refuse what a dead rank was asked."""
         with self._lock:
-            self.lost.add(rank)
             asked = {number for number, (where, _) in self._pending.items() if where == rank}
             answers = [self._pending.pop(number)[1] for number in asked]
         self.attached.discard(rank)
         for answer in answers:
             answer.set_result(_refused(_DEAD.format(rank)))
         self.resume({rank})
-
-    def on_replaced(self, rank: int) -> None:
-        """Ask this rank again: it has a new process."""
-        self.lost.discard(rank)
 
     def _take_event(self, rank: int, event: DapMessage) -> None:
         place = rank, event["body"]["threadId"]

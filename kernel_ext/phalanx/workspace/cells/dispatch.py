@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,26 +22,21 @@ from phalanx.protocol import (
     Completed,
     DebuggerSays,
     Inspected,
-    LetIn,
     OutputDrawn,
     RankCall,
+    RankLost,
     RankNews,
     RankOrder,
     RankTask,
-    RefuseInput,
-    Step,
-    StopCell,
-    TypedLine,
-    TypeLine,
     name_ranks,
 )
 
 from ..connection.transport import Message, RankChannels, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
-from ..output.events import Drawn, Event, Lost, OwnershipLost
+from ..output.events import CallInLoop, Event, OwnershipLost
 from .cell import Cell
-from .completion import Help
 from .debugging import RankDebuggers
+from .rank_help import Help
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
@@ -79,7 +74,7 @@ class Dispatch:
 
     The thread that runs cells writes the table of requests, and the socket thread reads the table.
     One lock guards the table. `forget` removes the entries of a cell. ``order`` sends an order to
-    ranks through the root.
+    ranks through the root. ``lost`` always has the ranks that are dead.
     """
 
     def __init__(
@@ -89,10 +84,11 @@ class Dispatch:
         engines: tuple[str, ...],
         session: str,
         order: Callable[[Iterable[int], RankOrder], None],
+        lost: Collection[int],
     ) -> None:
         self._order = order
-        self.help = Help(len(engines), lambda rank, question: order((rank,), question))
-        self.debuggers = RankDebuggers(lambda rank, request: order((rank,), request))
+        self.help = Help(len(engines), lost, lambda rank, question: order((rank,), question))
+        self.debuggers = RankDebuggers(lost, lambda rank, request: order((rank,), request))
         self.widgets = WidgetRelay(self._send_comm, self._tell_below)
         self._engines = list(engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
@@ -100,7 +96,6 @@ class Dispatch:
         self._sent: dict[tuple[str, int], _Request] = {}  # by cell name and rank
         self._ended: dict[str, Cell] = {}  # by name, least recently used first
         self._answered: dict[str, int] = {}  # acked bytes of output by engine; socket thread only
-        self._held = StopCell("", "")  # the stop that holds a cell
         self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
         self._channels = RankChannels(thread, connection, session, self._on_message)
         self.wait_subscribed = self._channels.wait_subscribed
@@ -230,50 +225,12 @@ class Dispatch:
         self._keep_ended(cell)
         return cell, int(rank)
 
-    def send_line(self, cell: str, entry: TypedLine) -> None:
-        """Send an entry of the cell's input log to all ranks."""
-        self._order(range(len(self._engines)), TypeLine(cell, entry))
-
-    def refuse_line(self, cell: str, message: str) -> None:
-        """Tell all ranks that nobody can answer a prompt."""
-        self._order(range(len(self._engines)), RefuseInput(cell, message))
-
-    def hold_cell(self, cell: str, ranks: Iterable[int], most_s: float) -> None:
-        """Hold the cell on these ranks before its next operation.
-
-        The ranks' reports come as `StopReported` events. A held rank that gets no further order is
-        interrupted after ``most_s`` seconds.
-        """
-        self._held = StopCell(cell, uuid.uuid4().hex, most_s)
-        self._order(ranks, self._held)
-
-    def let_in(self, cell: str, ranks: Iterable[int], steps: tuple[Step, ...]) -> None:
-        """Let held ranks continue up to these operations."""
-        self._order(ranks, LetIn(steps))
-
-    def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
-        """Raise KeyboardInterrupt in the cell on these ranks.
-
-        After `hold_cell` the stop keeps its name, so that each rank is interrupted only once.
-        """
-        stop = self._held.stop if self._held.cell == cell else uuid.uuid4().hex
-        self._held = StopCell("", "")
-        self._order(ranks, StopCell(cell, stop))
-
-    def interrupt_callbacks(self) -> tuple[int, ...]:
-        """Stop the callbacks of widgets that run; return their ranks."""
-        running = self.widgets.running()
-        for rank, callback in running.items():
-            self._order((rank,), StopCell(callback, uuid.uuid4().hex))
-        return tuple(sorted(running))
-
     def is_under_way(self, cell: str) -> bool:
         """Whether this process waits for a cell, so that `tell` reaches it."""
         with self._lock:
             return any(its.name == cell for its, _ in self._requests.values())
 
     def waiting(self) -> set[int]:
-        """Return the ranks that wait for a person to type."""
         with self._lock:
             return {rank for cell, rank in self._requests.values() if rank in cell.waiting}
 
@@ -300,11 +257,9 @@ class Dispatch:
         Runs on the socket thread.
         """
         self._engines[rank] = engine
-        self.help.on_replaced(rank)
-        self.debuggers.on_replaced(rank)
         self.widgets.on_lost(rank)
 
-    def on_lost(self, lost: Lost) -> None:
+    def on_lost(self, lost: RankLost) -> None:
         """Tell every cell that waits for this rank that the rank died.
 
         Runs on the socket thread.
@@ -317,7 +272,7 @@ class Dispatch:
                 id(cell): cell for cell, where in self._requests.values() if where == lost.rank
             }
         for cell in cells.values():
-            cell.on_lost(lost)
+            cell.put(lost)
 
     def on_ended(self, rank: int, end: CellEnded) -> None:
         """Tell a cell that a rank has ended it.
@@ -422,19 +377,7 @@ class Dispatch:
         if cell is None:
             tell()
         else:
-            cell.on_drawn(Drawn(tell))
-
-
-class ResendActions(NamedTuple):
-    """Callables that query the root and send lost messages again.
-
-    ``see_cells(take)`` asks the root how cells stand. ``resend(rank, is_stopped)`` sends the cell's
-    request again, unless another client sent it; with ``is_stopped`` a rank does not begin the cell
-    any more.
-    """
-
-    see_cells: Callable[[Callable[[CellStatusReply], None]], None]
-    resend: Callable[[int, bool], bool]
+            cell.put(CallInLoop(tell))
 
 
 class RequestResender:
@@ -442,25 +385,21 @@ class RequestResender:
 
     A broken connection may have lost the request; the rank drops a copy. `RequestResender` runs on
     the thread of the cell's loop. A cell that ends within `BEGIN_S`, or that all ranks have begun
-    by then, is sent once.
-
-    Parameters
-    ----------
-    ask : callable
-        Asks the root how cells stand. The answer comes to `take`, or never.
+    by then, is sent once. ``ask`` asks the root how cells stand; the answer comes to `take`, or
+    never. ``resend`` is `Dispatch.resend`.
     """
 
     def __init__(
         self,
         cell: Cell,
         ask: Callable[[], None],
-        actions: ResendActions,
+        resend: Callable[..., bool],
         notice: Callable[[str], None],
         started_s: float,
     ) -> None:
         self._cell = cell
         self._ask = ask
-        self._actions = actions
+        self._resend = resend
         self._notice = notice
         # All ranks may share one network link, and a copy of a large value takes as long again.
         self._on_way_s = cell.nbytes * len(cell.ranks) / SLOWEST
@@ -501,7 +440,9 @@ class RequestResender:
             lost |= running & ended
         elif not lost:
             self._due_s = math.inf
-        sent = [rank for rank in sorted(lost) if self._actions.resend(rank, self._is_stopping)]
+        sent = [
+            rank for rank in sorted(lost) if self._resend(cell, rank, is_stopped=self._is_stopping)
+        ]
         missed = [rank for rank in sent if rank not in begun]
         self._n_copies += bool(missed)
         if missed and self._n_copies == 2:

@@ -5,52 +5,56 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from phalanx.errors import DistributedError, RankFailure, cell_error
+from phalanx.errors import DistributedError, cell_error
 from phalanx.protocol import (
+    CellStatusReply,
+    LetIn,
+    LineNeed,
+    LineNotNeeded,
+    Notice,
+    RankLost,
     RankStack,
     Step,
+    StopCell,
+    StopReport,
     TypedLine,
-    WorldTopology,
     format_ranks,
     name_ranks,
     say_where,
 )
 
+from ..connection.root_client import RootClient
 from ..connection.transport import ctrl_c
 from ..output.events import (
-    CellStatusUpdate,
+    CallInLoop,
+    CellNews,
     Clear,
     Display,
-    Drawn,
     Ended,
     Event,
     Failure,
     Interrupted,
-    Lost,
-    NeedLine,
-    NeedOver,
-    NoticeEvent,
     OwnershipLost,
-    StacksUpdate,
-    StopReported,
+    RankNotice,
     StopRequest,
-    StopSwallowed,
     Text,
-    TopologyUpdate,
 )
 from ..output.notices import say_lost
 from ..output.printer import MAX_LINES, CellOutput
 from ..output.view import CellStatusLine, View
-from .cell import Cell
-from .dispatch import RequestResender, ResendActions
-from .prompting import LineSender, PromptController
+from .cell import Cell, failure_of_rank
+from .dispatch import RequestResender
+from .prompting import PromptController
 from .stopping import STEP_S, StopInStep, Stopping
 
 MOST_TEXT = 1 << 20  # characters of a rank's output that `Workspace.run` returns
@@ -59,28 +63,6 @@ PROMPT_POLL_S = 0.02
 # Events taken before due output is shown. Ranks that print without a pause always supply another
 # event, and lines that are not shown yet take 10 times the memory of their text.
 EVENTS_AT_ONCE = 16
-
-# Ask the root for the topology (Look) or for stacks (See); answers come later, on another thread.
-Look = Callable[[Callable[[WorldTopology], None]], None]
-
-See = Callable[[tuple[int, ...], bool, Callable[[dict[int, RankStack]], None]], None]
-
-
-class CellSender(LineSender, Protocol):
-    """Messages that the cell's loop may send."""
-
-    def hold_cell(self, cell: str, ranks: tuple[int, ...], most_s: float) -> None:
-        """Hold the cell on these ranks before its next operation.
-
-        The ranks then report how far they are. A held rank that gets no further order is
-        interrupted after ``most_s`` seconds.
-        """
-
-    def let_in(self, cell: str, ranks: tuple[int, ...], steps: tuple[Step, ...]) -> None:
-        """Let held ranks continue up to these operations."""
-
-    def interrupt_cell(self, cell: str, ranks: tuple[int, ...]) -> None:
-        """Raise KeyboardInterrupt in the cell on these ranks."""
 
 
 class TextTail:
@@ -110,7 +92,7 @@ class CellOutcome:
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
         self.failures: dict[int, Failure] = {}
-        self.lost: dict[int, Lost] = {}
+        self.lost: dict[int, RankLost] = {}
         self.results: dict[int, Display] = {}
         self.texts = {rank: TextTail() for rank in ranks}
         self.abandoned: tuple[int, ...] = ()  # ranks that still ran when the waiting ended
@@ -121,49 +103,188 @@ class CellOutcome:
 
 
 class _CellLoop:
-    """The state of `run_cell`: one object per cell, one thread."""
+    """The state of `run_cell`: one object per cell, one thread.
+
+    Answers of the root come on another thread, and are taken as events.
+    """
 
     def __init__(
         self,
         cell: Cell,
         view: View,
-        sender: CellSender,
-        output: CellOutput,
-        status: CellStatusLine,
-        see: See | None,
+        root: RootClient,
+        resend: Callable[..., bool],
+        max_lines: int,
         typed: Iterable[TypedLine],
+        clock: Callable[[], float],
     ) -> None:
         self.cell = cell
         self.view = view
-        self.sender = sender
+        self.root = root
+        self.clock = clock
+        self.started_s = clock()
         self.running = set(cell.ranks)
         self.outcome = CellOutcome(cell.ranks)
-        self.output = output
-        self.status = status
-        self.asking = PromptController(
-            cell.name, cell.ranks, view, sender, output.break_here, typed
-        )
-        self.n_stops = 0
-        self.resender: RequestResender | None = None
         self.missing: set[int] = set()  # ranks that lost a part of their output on the way
-
-        def ask(ranks: tuple[int, ...], is_twice: bool) -> None:
-            assert see is not None
-            see(ranks, is_twice, lambda stacks: cell.events.put(StacksUpdate(stacks)))
-
-        self.stopping = Stopping(None if see is None else ask, self.hold, self.notice)
-        self.in_step = StopInStep(
-            lambda ranks, steps: sender.let_in(cell.name, ranks, steps),
-            lambda ranks: sender.interrupt_cell(cell.name, ranks),
-            STEP_S,
+        self.n_stops = 0
+        self.output = CellOutput(view, max_lines)
+        self.status = CellStatusLine(cell.ranks, view, self.look, self.started_s)
+        self.asking = PromptController(
+            cell.name,
+            cell.ranks,
+            view,
+            partial(root.order, cell.ranks),
+            self.output.break_here,
+            typed,
         )
+        self.resender = RequestResender(cell, self.see_cells, resend, self.notice, self.started_s)
+        self.stopping = Stopping(self.see_stacks, self.hold, self.notice)
+        self.in_step = StopInStep(self.let_in, self.interrupt, STEP_S)
         self.is_held = False  # from the first stop until `in_step` is over
+        self.stop_name = uuid.uuid4().hex  # ranks interrupt their cell once for each name
+
+    def run(self, timeout_s: float | None) -> CellOutcome:
+        self.view.begin(self.cell.ranks)
+        deadline_s = math.inf if timeout_s is None else self.started_s + timeout_s
+        is_over = False
+        with ctrl_c(lambda: self.cell.events.put(StopRequest())):
+            while self.running and self.n_stops < 2 and not is_over:
+                self.step()
+                now_s = self.clock()
+                if self.running and self.n_stops:
+                    self.outcome.was_stopped = not self.outcome.has_timed_out
+                    self.stopping.stop(self.running, now_s)
+                elif self.running and not self.stopping.has_begun and now_s > deadline_s:
+                    self.outcome.has_timed_out = True
+                    self.stopping.time_is_up(self.running, now_s)
+                is_over = self.stopping.step(self.running, now_s)
+                self.keep_in_step(now_s)
+            if self.running and self.stop_again():  # leave no rank held
+                self.keep_in_step(now_s)
+            self.asking.close()
+            self.status.close(self.clock())
+            self.output.finish()
+            self.say_missing()
+            self.say_places()
+        self.stopping.say(self.running)
+        self.outcome.places = self.stopping.before
+        self.outcome.abandoned = tuple(sorted(self.running))
+        return self.outcome
+
+    def step(self) -> None:
+        """Take events or wait for one, then show output and prompts."""
+        wait_s = PROMPT_POLL_S if self.asking.waiting else IDLE_WAIT_S
+        dues = [self.output.next_due_s(), self.status.next_due_s()]
+        if self.is_held:
+            dues.append(self.in_step.due_s)
+        due_s = min((due for due in dues if due is not None), default=None)
+        if due_s is not None:
+            wait_s = min(wait_s, max(0.0, due_s - self.clock()))
+        try:
+            self.take(self.cell.events.get(timeout=wait_s), self.clock())
+            for _ in range(EVENTS_AT_ONCE):
+                if not self.running:
+                    break
+                self.take(self.cell.events.get_nowait(), self.clock())
+        except queue.Empty:
+            pass
+        self.cell.end_overdue(self.running)
+        now_s = self.clock()
+        self.output.show(self.running, now_s)
+        self.asking.step(self.running, now_s)
+        self.cell.waiting = self.asking.waiting
+        self.status.step(self.running, self.asking.waiting, self.outcome.lost, now_s)
+        is_stopping = self.n_stops > 0 or self.stopping.has_begun
+        self.resender.step(self.running, now_s, is_stopping=is_stopping)
+
+    def take(self, event: Event, now_s: float) -> None:
+        if isinstance(event, Text):
+            self.outcome.texts[event.rank].add(event.text)
+            self.output.text(event, now_s)
+        elif isinstance(event, Display | Clear):
+            if isinstance(event, Display) and event.is_result:
+                self.outcome.results[event.rank] = event
+            self.output.display(event, now_s)
+        elif isinstance(event, CallInLoop):
+            event.call()
+        elif isinstance(event, RankNotice):
+            self.take_notice(event.rank, event.news, now_s)
+        elif isinstance(event, Ended):
+            self.end(event.rank)
+            if event.failure is not None:
+                self.outcome.failures[event.rank] = event.failure
+            if event.n_missing:
+                self.missing.add(event.rank)
+        elif isinstance(event, RankLost):
+            if event.rank in self.running:
+                self.end(event.rank)
+                self.outcome.lost[event.rank] = event
+                self.notice(say_lost(event.rank, event.reason, will_return=event.will_return))
+                if event.tail:
+                    self.output.text(Text(event.rank, "stderr", event.tail), now_s)
+        elif isinstance(event, Notice):
+            self.notice(event.text)
+        elif isinstance(event, Interrupted):
+            if not self.stopping.stop(self.running, now_s) and not self.stop_again():
+                self.interrupt(tuple(sorted(self.running)))
+        elif isinstance(event, OwnershipLost):
+            self.outcome.taken = event.text
+            self.running.clear()
+        elif isinstance(event, StopRequest):
+            self.n_stops += 0 if self.stop_again() else 1
+
+    def take_notice(self, rank: int, news: CellNews, now_s: float) -> None:
+        if isinstance(news, LineNeed):
+            self.asking.need(rank, news, now_s)
+        elif isinstance(news, LineNotNeeded):
+            self.asking.forget(rank, commands=False)
+        elif isinstance(news, StopReport):
+            self.in_step.take(rank, news)
+        else:
+            self.stopping.swallowed.add(rank)
+
+    def end(self, rank: int) -> None:
+        self.running.discard(rank)
+        self.asking.forget(rank)
+
+    # -- questions to the root ----------------------------------------------------------------
+
+    def call(self, function: Callable[[], None]) -> None:
+        self.cell.put(CallInLoop(function))
+
+    def look(self) -> None:
+        self.root.look(lambda topology: self.call(lambda: self.status.take(topology)))
+
+    def see_stacks(self, ranks: tuple[int, ...], is_twice: bool) -> None:
+        self.root.see(ranks, is_twice, lambda stacks: self.call(lambda: self.stopping.take(stacks)))
+
+    def see_cells(self) -> None:
+        asked_s = self.clock()
+
+        def take(status: CellStatusReply) -> None:
+            self.resender.take(status, asked_s, self.running, self.clock())
+
+        self.root.see_cells(lambda status: self.call(lambda: take(status)))
+
+    # -- stops --------------------------------------------------------------------------------
 
     def hold(self, ranks: tuple[int, ...]) -> None:
-        """Begin a stop: hold the ranks, and ask no more prompts."""
+        """Hold the ranks before their next operation, and ask no more prompts.
+
+        The ranks report how far they are. One that gets no further order is interrupted.
+        """
         self.is_held = True
-        self.sender.hold_cell(self.cell.name, ranks, 2 * STEP_S)
+        self.root.order(ranks, StopCell(self.cell.name, self.stop_name, 2 * STEP_S))
         self.asking.stop()
+
+    def let_in(self, ranks: tuple[int, ...], steps: tuple[Step, ...]) -> None:
+        """Let held ranks continue up to these operations."""
+        self.root.order(ranks, LetIn(steps))
+
+    def interrupt(self, ranks: tuple[int, ...]) -> None:
+        """Raise KeyboardInterrupt on these ranks, once for each stop."""
+        self.root.order(ranks, StopCell(self.cell.name, self.stop_name))
+        self.stop_name = uuid.uuid4().hex
 
     def keep_in_step(self, now_s: float) -> None:
         """Decide about held ranks from their reports."""
@@ -177,6 +298,17 @@ class _CellLoop:
             self.in_step.hurry()
         return self.is_held
 
+    # -- notices ------------------------------------------------------------------------------
+
+    def notice(self, text: str) -> None:
+        self.output.break_here()
+        self.view.notice(text)
+
+    def say_missing(self) -> None:
+        if self.missing:
+            where = f"%distributed output {min(self.missing)} shows it all"
+            self.notice(f"some output of {name_ranks(self.missing)} was lost on its way; {where}")
+
     def say_places(self) -> None:
         """Report where ranks stopped, unless they stopped in step."""
         ended = set(self.cell.ranks).difference(self.running)
@@ -187,108 +319,15 @@ class _CellLoop:
         if line and not self.outcome.taken:
             self.notice(line)
 
-    def notice(self, text: str) -> None:
-        self.output.break_here()
-        self.view.notice(text)
-
-    def step(self, clock: Callable[[], float]) -> None:
-        """Take events or wait for one, then show output and prompts."""
-        wait_s = PROMPT_POLL_S if self.asking.is_waiting else IDLE_WAIT_S
-        dues = [self.output.next_due_s(), self.status.next_due_s()]
-        if self.is_held:
-            dues.append(self.in_step.due_s)
-        due_s = min((due for due in dues if due is not None), default=None)
-        if due_s is not None:
-            wait_s = min(wait_s, max(0.0, due_s - clock()))
-        try:
-            self.take(self.cell.events.get(timeout=wait_s), clock())
-            for _ in range(EVENTS_AT_ONCE):
-                if not self.running:
-                    break
-                self.take(self.cell.events.get_nowait(), clock())
-        except queue.Empty:
-            pass
-        self.cell.end_overdue(self.running)
-        now_s = clock()
-        self.output.show(self.running, now_s)
-        self.asking.step(self.running, now_s)
-        self.cell.waiting = self.asking.waiting
-        self.status.step(self.running, self.asking.waiting, self.outcome.lost, now_s)
-        if self.resender is not None:
-            is_stopping = self.n_stops > 0 or self.stopping.has_begun
-            self.resender.step(self.running, now_s, is_stopping=is_stopping)
-
-    def take(self, event: Event, now_s: float) -> None:
-        if isinstance(event, Text):
-            self.outcome.texts[event.rank].add(event.text)
-            self.output.text(event, now_s)
-        elif isinstance(event, Display):
-            if event.is_result:
-                self.outcome.results[event.rank] = event
-            self.output.display(event, now_s)
-        elif isinstance(event, Drawn):
-            event.tell()
-        elif isinstance(event, Clear):
-            self.output.display(event, now_s)
-        elif isinstance(event, NeedLine):
-            self.asking.need(event.rank, event.need, now_s)
-        elif isinstance(event, StopSwallowed):
-            self.stopping.swallowed.add(event.rank)
-        elif isinstance(event, StopReported):
-            self.in_step.take(event.rank, event.report)
-        elif isinstance(event, NeedOver):
-            self.asking.withdraw(event.rank)
-        elif isinstance(event, Ended):
-            self.end(event.rank)
-            if event.failure is not None:
-                self.outcome.failures[event.rank] = event.failure
-            if event.n_missing:
-                self.missing.add(event.rank)
-        elif isinstance(event, Lost):
-            if event.rank in self.running:
-                self.end(event.rank)
-                self.outcome.lost[event.rank] = event
-                self.notice(say_lost(event.rank, event.reason, will_return=event.will_return))
-                if event.tail:
-                    self.output.text(Text(event.rank, "stderr", event.tail), now_s)
-        elif isinstance(event, TopologyUpdate):
-            self.status.take(event.topology)
-        elif isinstance(event, CellStatusUpdate):
-            if self.resender is not None:
-                self.resender.take(event.status, event.asked_s, self.running, now_s)
-        elif isinstance(event, StacksUpdate):
-            self.stopping.take(event.stacks)
-        elif isinstance(event, NoticeEvent):
-            self.notice(event.text)
-        elif isinstance(event, Interrupted):
-            if not self.stopping.stop(self.running, now_s) and not self.stop_again():
-                self.sender.interrupt_cell(self.cell.name, tuple(sorted(self.running)))
-        elif isinstance(event, OwnershipLost):
-            self.outcome.taken = event.text
-            self.running.clear()
-        elif isinstance(event, StopRequest):
-            self.n_stops += 0 if self.stop_again() else 1
-
-    def say_missing(self) -> None:
-        if self.missing:
-            where = f"%distributed output {min(self.missing)} shows it all"
-            self.notice(f"some output of {name_ranks(self.missing)} was lost on its way; {where}")
-
-    def end(self, rank: int) -> None:
-        self.running.discard(rank)
-        self.asking.forget(rank)
-
 
 def run_cell(
     cell: Cell,
     view: View,
-    sender: CellSender,
+    root: RootClient,
+    resend: Callable[..., bool],
     *,
     timeout_s: float | None = None,
     max_lines: int = MAX_LINES,
-    look: Look | None = None,
-    see: See | None = None,
-    resend: ResendActions | None = None,
     typed: Iterable[TypedLine] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> CellOutcome:
@@ -300,78 +339,11 @@ def run_cell(
     Ctrl-C ends the waiting, and so do ranks that do not react (`Stopping`); the ranks that still
     run are named.
 
-    Parameters
-    ----------
-    cell : Cell
-        The cell; its messages are routed to it already.
-    view : View
-        Shows output and asks prompts.
-    sender : CellSender
-        Sends typed lines and stops to the ranks.
-    timeout_s : float, optional
-        Seconds after which the ranks are stopped; None: no limit.
-    max_lines : int
-        Lines of output to show.
-    look : callable, optional
-        Asks the root for the topology, for the status line of a long cell. The answer is an event.
-    see : callable, optional
-        Asks the root for the stacks of ranks. The answer is an event.
-    resend : ResendActions, optional
-        Sends again what a broken connection lost.
-    typed : iterable of TypedLine, optional
-        Lines typed so far for a cell that another client began.
-    clock : callable
-        The clock, in seconds.
-
-    Returns
-    -------
-    CellOutcome
-        How the cell ended on each rank.
+    The messages of the cell are routed to it already. ``resend`` is `Dispatch.resend`. ``typed``
+    has the lines typed so far for a cell that another client began.
     """
-    view.begin(cell.ranks)
-    output = CellOutput(view, max_lines)
-    started_s = clock()
-    ask = None if look is None else lambda: look(lambda seen: cell.events.put(TopologyUpdate(seen)))
-    status = CellStatusLine(cell.ranks, view, ask, started_s)
-    loop = _CellLoop(cell, view, sender, output, status, see, typed)
-    if resend is not None:
-        see_cells = resend.see_cells
-
-        def ask_how_it_stands() -> None:
-            asked_s = clock()
-            see_cells(lambda status: cell.events.put(CellStatusUpdate(status, asked_s)))
-
-        loop.resender = RequestResender(cell, ask_how_it_stands, resend, loop.notice, started_s)
-    stopping = loop.stopping
-    deadline_s = None if timeout_s is None else started_s + timeout_s
-
-    def is_late(now_s: float) -> bool:
-        return deadline_s is not None and now_s > deadline_s
-
-    is_over = False
-    with ctrl_c(lambda: cell.events.put(StopRequest())):
-        while loop.running and loop.n_stops < 2 and not is_over:
-            loop.step(clock)
-            now_s = clock()
-            if loop.running and loop.n_stops:
-                loop.outcome.was_stopped = not loop.outcome.has_timed_out
-                stopping.stop(loop.running, now_s)
-            elif loop.running and not stopping.has_begun and is_late(now_s):
-                loop.outcome.has_timed_out = True
-                stopping.time_is_up(loop.running, now_s)
-            is_over = stopping.step(loop.running, now_s)
-            loop.keep_in_step(now_s)
-        if loop.running and loop.stop_again():  # leave no rank held
-            loop.keep_in_step(now_s)
-        loop.asking.close()
-        status.close(clock())
-        output.finish()
-        loop.say_missing()
-        loop.say_places()
-    stopping.say(loop.running)
-    outcome = loop.outcome
-    outcome.places = stopping.before
-    outcome.abandoned = tuple(sorted(loop.running))
+    loop = _CellLoop(cell, view, root, resend, max_lines, typed, clock)
+    outcome = loop.run(timeout_s)
     # The loop is in a cycle of callbacks. What ranks printed is not to wait for the collector.
     del loop.outcome
     return outcome
@@ -443,8 +415,7 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     if outcome.taken:
         raise DistributedError(outcome.taken)
     if outcome.lost and not outcome.was_stopped:
-        lost = next(iter(outcome.lost.values()))
-        raise RankFailure(lost.rank, lost.host, lost.reason)
+        raise failure_of_rank(next(iter(outcome.lost.values())))
     if outcome.was_stopped:
         raise KeyboardInterrupt
     if outcome.has_timed_out:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
 
-from phalanx.protocol import LineNeed, TypedLine, format_ranks, name_ranks
+from phalanx.protocol import LineNeed, RefuseInput, TypedLine, TypeLine, format_ranks, name_ranks
 
 from ..output.notices import parse_ranks
 from ..output.view import CannotAsk, OpenPrompt, OtherPrompt, Question, View
@@ -57,6 +56,9 @@ class InputRequests:
         self._needs.pop((rank, False), None)
         if commands:
             self._needs.pop((rank, True), None)
+
+    def forget_all(self) -> None:
+        self._needs.clear()
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -163,16 +165,6 @@ class InputRequests:
         return entries
 
 
-class LineSender(Protocol):
-    """Sends typed lines to the ranks."""
-
-    def send_line(self, cell: str, entry: TypedLine) -> None:
-        """Send an entry of the cell's input log to all ranks."""
-
-    def refuse_line(self, cell: str, message: str) -> None:
-        """Tell all ranks that nobody can answer a prompt."""
-
-
 class PromptController:
     """The pending questions of one cell, and the open prompt if any.
 
@@ -185,13 +177,13 @@ class PromptController:
         cell: str,
         ranks: Iterable[int],
         view: View,
-        sender: LineSender,
+        send: Callable[[TypeLine | RefuseInput], None],
         before: Callable[[], None],
         typed: Iterable[TypedLine] = (),
     ) -> None:
         self._cell = cell
         self._view = view
-        self._sender = sender
+        self._send = send
         self._before = before
         self._questions = InputRequests(ranks, typed)
         self._prompt: OpenPrompt | None = None
@@ -201,48 +193,31 @@ class PromptController:
         self._has_stopped = False
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a rank waits for a line.
-
-        The loop then polls more often.
-        """
-        return bool(self._questions.waiting)
-
-    @property
     def waiting(self) -> tuple[int, ...]:
-        """Return the ranks that wait for a line."""
         return self._questions.waiting
 
     def need(self, rank: int, need: LineNeed, now_s: float) -> None:
-        """Take a rank's request for a line."""
         if self._has_stopped:
-            self._sender.refuse_line(self._cell, "the cell was stopped: nobody is asked any more")
+            self._refuse("the cell was stopped: nobody is asked any more")
             return
         self._questions.need(rank, need, now_s)
 
-    def forget(self, rank: int) -> None:
-        """Drop a rank that ended or died.
+    def forget(self, rank: int, *, commands: bool = True) -> None:
+        """Drop the requests of a rank; close a prompt of no rank.
 
-        The open prompt is closed if no other rank waits for it.
+        Without ``commands``, keep a request for a debugger command.
         """
-        self._questions.forget(rank)
+        self._questions.forget(rank, commands=commands)
         if self._question is not None and not self._asked():
             self.close()
 
-    def withdraw(self, rank: int) -> None:
-        """Drop a rank's request for input data: the rank continues.
-
-        A debugger of the rank may still wait for a command.
-        """
-        self._questions.forget(rank, commands=False)
-        if self._question is not None and not self._asked():
-            self.close()
+    def _refuse(self, message: str) -> None:
+        self._send(RefuseInput(self._cell, message))
 
     def stop(self) -> None:
         """Close the prompt and ask no more: the cell was stopped."""
         self._has_stopped = True
-        for rank in self._questions.waiting:
-            self._questions.forget(rank)
+        self._questions.forget_all()
         self.close()
 
     def step(self, running: Iterable[int], now_s: float) -> None:
@@ -254,7 +229,6 @@ class PromptController:
             self._poll()
 
     def close(self) -> None:
-        """Close the open prompt, if there is one."""
         if self._prompt is not None:
             self._prompt.close()
         self._prompt = self._question = None
@@ -274,9 +248,8 @@ class PromptController:
         try:
             self._prompt = self._view.ask(question)
         except CannotAsk as error:
-            self._sender.refuse_line(self._cell, str(error))
-            for rank in self._questions.waiting:
-                self._questions.forget(rank)
+            self._refuse(str(error))
+            self._questions.forget_all()
             return
         self._question = question
         self._known = set(question.ranks)
@@ -318,5 +291,5 @@ class PromptController:
             self._view.notice(str(error))
             entries = []
         for entry in entries:
-            self._sender.send_line(self._cell, entry)
+            self._send(TypeLine(self._cell, entry))
         self.close()

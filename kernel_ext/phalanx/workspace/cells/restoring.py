@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     AddStartupCell,
     CopyNames,
     GiveCopyReport,
-    RankCall,
-    RankTask,
     Replaced,
     name_ranks,
 )
@@ -22,22 +20,12 @@ from phalanx.protocol import (
 from ..output.notices import say_copied
 from ..output.view import View
 
-
-class Parts(Protocol):
-    """The methods of the runner that `prepare` calls.
-
-    The caller of `prepare` holds the ranks.
-    """
-
-    def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
-        """Run code or a task on ranks; raise its error."""
-
-    def ask(self, ranks: tuple[int, ...], work: RankCall) -> dict[int, dict[str, Any]]:
-        """Call ranks; return the named values by rank."""
+if TYPE_CHECKING:
+    from .runner import CellRunner
 
 
 def prepare(
-    runner: Parts,
+    runner: CellRunner,
     fresh: Sequence[Replaced],
     every_start: Sequence[AddStartupCell],
     *,
@@ -46,23 +34,9 @@ def prepare(
 ) -> DistributedError | None:
     """Give ``fresh`` ranks the state that was requested for them.
 
-    Parameters
-    ----------
-    runner : Parts
-        Runs code and calls on the ranks.
-    fresh : sequence of Replaced
-        The ranks to prepare.
-    every_start : sequence of AddStartupCell
-        The cells that new ranks run.
-    make_view : callable
-        Makes the view of a startup cell.
-    tell : callable
-        Gets one line for each thing that a person must know, such as a startup cell that failed.
-
-    Returns
-    -------
-    DistributedError or None
-        The first error of a startup cell. The rank can be used all the same.
+    The caller holds the ranks. ``tell`` gets one line for each thing that a person must know, such
+    as a startup cell that failed. Returns the first error of a startup cell: the rank can be used
+    all the same.
     """
     _copy(runner, fresh, tell)
     first: DistributedError | None = None
@@ -80,7 +54,7 @@ def prepare(
     return first
 
 
-def _copy(runner: Parts, fresh: Sequence[Replaced], tell: Callable[[str], None]) -> None:
+def _copy(runner: CellRunner, fresh: Sequence[Replaced], tell: Callable[[str], None]) -> None:
     by_source: dict[int, list[int]] = {}
     for its in fresh:
         if its.copy_from is not None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from phalanx.protocol import (
     RankSays,
     RankTask,
     Replaced,
+    TypedLine,
     name_ranks,
     say_busy,
 )
@@ -37,13 +37,13 @@ from phalanx.rank import POST_MORTEM, ErrorOfCell
 
 from ..connection.root_client import RootClient
 from ..connection.transport import SharedClient, SocketThread, ctrl_c
-from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
+from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
 from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import View
 from .attach import AttachSync
-from .cell import Call, Cell, FunctionCall, lost_of
-from .dispatch import Dispatch, ResendActions
+from .cell import Call, Cell, FunctionCall, failure_of_rank
+from .dispatch import Dispatch
 from .loop import (
     CellOutcome,
     RankError,
@@ -53,7 +53,7 @@ from .loop import (
     run_cell,
 )
 from .restoring import prepare
-from .slot import ExecutionSlot, RunningCell
+from .slot import CellRuns, ExecutionSlot, RunningCell
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -77,38 +77,30 @@ class CellRunner:
         self._root = root
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
-        self._slot = ExecutionSlot()
-        self._lost: dict[int, Lost] = {}
+        self.slot = ExecutionSlot()
+        self._lost: dict[int, RankLost] = {}
         self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
         self._dispatch = Dispatch(
-            thread, booted.connection, booted.engines, booted.session, root.order
+            thread,
+            booted.connection,
+            booted.engines,
+            booted.session,
+            root.order,
+            self._lost.keys(),
         )
         self._client = SharedClient(booted.connection)
         self._late = LateOutput()
         self._has_replaced = False  # whether the root has replaced ranks that are not prepared
         self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
-        self._news_lock = threading.Lock()
-        self._early_news: (
-            list[FromRoot] | None
-        ) = []  # news kept until the state at the attach is known
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
         self.debuggers = self._dispatch.debuggers
         self._missed: AttachSync | None = None
         self._last_cell = ""  # the last cell of a person; empty: none from here yet
+        self._dispatch.wait_subscribed()
 
     def _next(self, what: str = "") -> str:
         return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
-
-    @property
-    def is_running(self) -> bool:
-        """Whether this process waits for a cell."""
-        return self._slot.is_taken
-
-    @property
-    def n_ended(self) -> int:
-        """Return how many awaited cells and calls have ended."""
-        return self._slot.n_ended
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -118,14 +110,6 @@ class CellRunner:
         """
         return self._dispatch.engines
 
-    def check_idle(self) -> None:
-        """Raise `CellRuns` while something runs, as `run` would."""
-        self._slot.check()
-
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no cell is waited for; return False on timeout."""
-        return self._slot.wait(timeout_s)
-
     def _announce(
         self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -134,7 +118,7 @@ class CellRunner:
         Returns the ranks that can run the cell, and all dead ranks.
         """
         try:
-            turn = self._slot.turn
+            turn = self.slot.turn
             title = (turn.title or turn.what) if turn else ""
             allowed = self._begin(name, chosen, title)
             here = tuple(rank for rank in chosen if rank not in allowed.dead)
@@ -153,8 +137,7 @@ class CellRunner:
         """Announce a cell; raise the error of ranks that did not join."""
         allowed = self._root.begin_cell(name, ranks, title, self._is_stopped)
         for rank in allowed.failed.keys() & self._lost.keys():
-            lost = self._lost[rank]
-            raise RankFailure(rank, lost.host, lost.reason)
+            raise failure_of_rank(self._lost[rank])
         if allowed.failed:
             raise cell_error({rank: (*its, ()) for rank, its in allowed.failed.items()})
         return allowed
@@ -170,35 +153,36 @@ class CellRunner:
     def _execute(
         self,
         cell: Cell,
-        work: CellWork,
+        work: CellWork | None,
         view: View,
         *,
-        timeout: float | None = None,
+        timeout_s: float | None = None,
         max_lines: int = MAX_LINES,
+        typed: Iterable[TypedLine] = (),
     ) -> CellOutcome:
+        """Send a cell, wait for it, and forget it.
+
+        Without ``work`` another client has sent it. Its late output is shown below it.
+        """
         outcome: CellOutcome | None = None
         try:
-            self._send(cell, work)
+            if work is not None:
+                self._send(cell, work)
             outcome = run_cell(
                 cell,
                 view,
-                self._dispatch,
-                timeout_s=timeout,
+                self._root,
+                self._dispatch.resend,
+                timeout_s=timeout_s,
                 max_lines=max_lines,
-                look=self._root.look,
-                see=self._root.see,
-                resend=self._resend_of(cell),
+                typed=typed,
             )
             self._left.update(outcome.abandoned)
             return outcome
         finally:
-            self._end(cell, view, outcome)
-
-    def _end(self, cell: Cell, view: View, outcome: CellOutcome | None) -> None:
-        """Forget a cell, and send its late output to a late view."""
-        below = view.later() if outcome is not None and not outcome.taken else None
-        late = None if below is None else self._late.of(below, cell.ranks)
-        self._dispatch.forget(cell, late)
+            below = view.later() if outcome is not None and not outcome.taken else None
+            late = None if below is None else self._late.of(below, cell.ranks)
+            self._dispatch.forget(cell, late)
 
     def _send(self, cell: Cell, work: CellWork) -> None:
         """Send a cell to all its ranks, or let none run it.
@@ -215,18 +199,10 @@ class CellRunner:
             except BaseException:
                 if cell.is_announced:
                     self._take_back(cell.name, cell.ranks[at:] if at else ())
-                    self._dispatch.interrupt_cell(cell.name, cell.ranks[:at])
+                    self._root.stop_cell(cell.name, cell.ranks[:at])
                 raise
             if rank in self._lost:  # since the ranks were chosen
-                cell.on_lost(self._lost[rank])
-
-    def _resend_of(self, cell: Cell) -> ResendActions:
-        """Return the callables that resend a cell's lost messages."""
-
-        def resend(rank: int, is_stopped: bool) -> bool:
-            return self._dispatch.resend(cell, rank, is_stopped=is_stopped)
-
-        return ResendActions(self._root.see_cells, resend)
+                cell.put(self._lost[rank])
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
@@ -234,7 +210,7 @@ class CellRunner:
         here, _ = self._announce(name, ranks, view, is_all=False)
         for lost in (self._lost[rank] for rank in ranks if rank not in here):
             self._root.forget_cell(name)
-            raise RankFailure(lost.rank, lost.host, lost.reason)
+            raise failure_of_rank(lost)
         raise_for(self._execute(Cell(name, here), work, view))
 
     def ask(
@@ -256,10 +232,8 @@ class CellRunner:
             for rank in ranks:
                 self._dispatch.apply(call, rank, list(buffers), work)
                 if rank in self._lost:  # since the ranks were chosen
-                    call.on_lost(self._lost[rank])
-            outcome = run_cell(
-                call, View(), self._dispatch, see=self._root.see, resend=self._resend_of(call)
-            )
+                    call.put(self._lost[rank])
+            outcome = run_cell(call, View(), self._root, self._dispatch.resend)
         finally:
             self._dispatch.forget(call)
         values, unloadable = call.load()
@@ -308,57 +282,40 @@ class CellRunner:
         """
         if isinstance(message, PartEnded):
             self._dispatch.on_ended(message.rank, message.end)
-            return
-        if isinstance(message, RankSays):
+        elif isinstance(message, RankSays):
             self._dispatch.on_rank_says(message.rank, message.news)
-            return
-        with self._news_lock:
-            if self._early_news is not None:
-                self._early_news.append(message)
-            self._on_news(message)
-
-    def _on_news(self, message: FromRoot) -> None:
-        if isinstance(message, RankLost):
-            lost = lost_of(message)
-            self._lost.setdefault(lost.rank, lost)
-            self._client.lose(lost.rank, self._dispatch.engines[lost.rank])
-            self._dispatch.on_lost(lost)
+        elif isinstance(message, RankLost):
+            self._lost.setdefault(message.rank, message)
+            self._client.lose(message.rank, self._dispatch.engines[message.rank])
+            self._dispatch.on_lost(message)
         elif isinstance(message, Replaced):
             self._dispatch.on_replaced(message.rank, message.engine)
             self._lost.pop(message.rank, None)
             self._left.discard(message.rank)
             self._has_replaced = True
         elif isinstance(message, Notice):
-            self._dispatch.tell(NoticeEvent(message.text))
+            self._dispatch.tell(message)
 
-    def begin(self, *, is_new: bool) -> None:
-        """Begin to run cells.
+    def form(self) -> None:
+        """Have new ranks form their group; raise `RankFailure` if one died."""
+        self._enter()
+        for lost in self._lost.values():
+            raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
 
-        ``is_new``: the ranks were just started, and all join the world. Otherwise the client
-        attaches, and `join` follows the cell that the ranks run.
+    def attach(self) -> None:
+        """Fetch how the ranks stand; `join` follows the cell that they run.
+
+        News that come meanwhile must be taken after this: the last message about a rank counts.
         """
-        self._dispatch.wait_subscribed()
-        if is_new:
-            with self._news_lock:
-                self._early_news = None
-            self._enter()
-            for lost in self._lost.values():
-                raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
-            return
         # The root knows the epoch and the ranks that entered it, and tells the first cell.
         self._missed = missed = AttachSync(self._dispatch, self._root, len(self._ranks))
         self._shown = {its.engine for its in missed.status.returns}
         self._has_replaced = bool(self._shown)
-        with self._news_lock:
-            for lost in missed.deaths:
-                self._lost[lost.rank] = lost
-                self._dispatch.on_lost(lost)
-            # Apply the news that came meanwhile, in order: the last message about a rank counts.
-            early, self._early_news = self._early_news or [], None
-            for message in early:
-                self._on_news(message)
+        for lost in missed.deaths:
+            self._lost[lost.rank] = lost
+            self._dispatch.on_lost(lost)
         if missed.cell is not None and missed.running:
-            self._slot.leave(RunningCell(missed.cell.name, missed.running))
+            self.slot.leave(RunningCell(missed.cell.name, missed.running))
 
     def run(
         self,
@@ -420,7 +377,7 @@ class CellRunner:
         # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         with (
-            self._slot.take(RunningCell(name, chosen, what or "a cell", "" if what else code)),
+            self.slot.take(RunningCell(name, chosen, what or "a cell", "" if what else code)),
             ExitStack() as until_it_is_over,
         ):
             until_it_is_over.enter_context(ctrl_c(lambda: events.put(StopRequest())))
@@ -429,7 +386,7 @@ class CellRunner:
             cell.number = view.cell_number
             if isinstance(work, str) and work.strip() != POST_MORTEM:
                 self._last_cell = name
-            outcome = self._execute(cell, work, view, timeout=timeout, max_lines=max_lines)
+            outcome = self._execute(cell, work, view, timeout_s=timeout, max_lines=max_lines)
             until_it_is_over.close()
             raise_for(outcome, timeout)
             return outcome, {} if fetch is None else fetch(name, outcome)
@@ -448,7 +405,7 @@ class CellRunner:
             for rank, failure in asked.failures.items():
                 found[rank] = cell_error({rank: (failure.ename, failure.evalue, ())})
             for rank, lost in asked.lost.items():
-                found[rank] = RankFailure(rank, lost.host, lost.reason)
+                found[rank] = failure_of_rank(lost)
             found |= {rank: named[""] for rank, named in values.items()}
         return found
 
@@ -477,14 +434,10 @@ class CellRunner:
             self._is_stopped = lambda: False
 
     def line_up(self, ranks: tuple[int, ...] | None, what: str, function: str) -> RunningCell:
-        """Queue a call; `apply` runs it and `leave_line` removes it."""
+        """Queue a call; `apply` runs it, `slot.leave_line` removes it."""
         turn = RunningCell(self._next(), self._ranks if ranks is None else ranks, what, function)
-        self._slot.line_up(turn)
+        self.slot.line_up(turn)
         return turn
-
-    def leave_line(self, turn: RunningCell) -> None:
-        """Remove a queued call that will not run; idempotent."""
-        self._slot.leave_line(turn)
 
     def apply(
         self,
@@ -498,25 +451,9 @@ class CellRunner:
     ) -> dict[int, list[Any]]:
         """Call functions on ranks as a cell, when the queued turn comes.
 
-        Parameters
-        ----------
-        turn : RunningCell
-            Result of `line_up` with the same ``ranks``.
-        ranks : tuple of int, or None
-            None: all live ranks. Otherwise all of these must be alive.
-        pack : callable
-            Takes the live ranks and returns the packed call of each.
-        view : View
-            Shows the output and asks the prompts.
-        events : queue
-            The events of the cell. A `StopRequest` in it stops the call.
-        check : callable
-            Raises an exception to end the wait for the turn.
-
-        Returns
-        -------
-        dict of int to list
-            The packed values by rank.
+        ``turn`` is of `line_up` with the same ``ranks``; all that are named must be alive. ``pack``
+        takes the live ranks and returns the packed call of each. A `StopRequest` in ``events`` stops
+        the call, and ``check`` raises to end the wait for the turn. Returns the packed values by rank.
         """
 
         def check_stopped() -> None:
@@ -525,7 +462,7 @@ class CellRunner:
                 raise KeyboardInterrupt
 
         name = turn.name
-        with self._slot.take_next(turn, view.notice, check_stopped):
+        with self.slot.take_next(turn, view.notice, check_stopped):
             here, lost = self._begin_cell(name, turn.ranks, view, events, is_all=ranks is None)
             try:
                 if ranks is not None:
@@ -547,7 +484,6 @@ class CellRunner:
             raise RankFailure(rank, its.host if its else "", its.reason if its else "died")
 
     def client(self) -> ipyparallel.Client:
-        """Return ipyparallel's client of the ranks; see `Workspace.client`."""
         return self._client.get(self._dispatch.engines, tuple(self._lost))
 
     def close_client(self) -> None:
@@ -568,22 +504,9 @@ class CellRunner:
             missed.show(view)
             return []
         self._last_cell = missed.cell.name
-        with self._slot.take(RunningCell(missed.cell.name, missed.running)):
+        with self.slot.take(RunningCell(missed.cell.name, missed.running)):
             cell = missed.begin_cell()
-            outcome: CellOutcome | None = None
-            try:
-                outcome = run_cell(
-                    cell,
-                    view,
-                    self._dispatch,
-                    look=self._root.look,
-                    see=self._root.see,
-                    resend=self._resend_of(cell),
-                    typed=missed.typed,
-                )
-                self._left.update(outcome.abandoned)
-            finally:
-                self._end(cell, view, outcome)
+            outcome = self._execute(cell, None, view, typed=missed.typed)
             raise_for(outcome)
             return results_of(outcome, cell.ranks, self._values(cell.name, outcome))
 
@@ -614,12 +537,12 @@ class CellRunner:
         if answer.joined:
             tell(say_joined(answer.joined))
         if answer.ranks:
-            error = None
             turn = RunningCell(self._next("restart"), answer.ranks, "a restart")
-            with self._slot.take_if_free(turn) as is_free:
-                if is_free:
+            try:
+                with self.slot.take(turn):
                     error = self._settle(make_view, tell)
-            if not is_free:
+            except CellRuns:
+                error = None
                 tell(f"{name_ranks(answer.ranks)} will take part from the next cell on")
             if error is not None:
                 raise error
@@ -636,20 +559,17 @@ class CellRunner:
         tell: Callable[[str], None],
         buffers: Sequence[memoryview] = (),
     ) -> dict[int, dict[str, Any]]:
-        """Call ranks; return the named values by rank."""
         chosen = self._ranks if ranks is None else ranks
-        with self._slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
+        with self.slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
             self._settle(View, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
-                first = next(iter(lost.values()))
-                raise RankFailure(first.rank, first.host, first.reason)
+                raise failure_of_rank(next(iter(lost.values())))
             self._check_left(chosen)
             here = tuple(rank for rank in chosen if rank not in lost)
             return self.ask(here, work, buffers)
 
     def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:
-        """Ask ranks for their last errors; see `Workspace.last_errors`."""
         errors = []
         answers = self.call(ranks, GiveLastError(), View().notice)
         for rank, answer in sorted(answers.items()):
@@ -671,16 +591,19 @@ class CellRunner:
 
     def interrupt(self) -> tuple[int, ...]:
         """Stop the running cell, else callbacks; return their ranks."""
-        running = self._slot.turn
+        running = self.slot.turn
         if running is None:
             return self.interrupt_callbacks()
         # A loop that waits for the cell stops it as at Ctrl-C. Without such a loop (the cell is not
         # sent yet, or was abandoned) the ranks are interrupted here.
         if not self._dispatch.is_under_way(running.name):
-            self._dispatch.interrupt_cell(running.name, running.ranks)
+            self._root.stop_cell(running.name, running.ranks)
         self._dispatch.tell(Interrupted())
         return tuple(running.ranks)
 
     def interrupt_callbacks(self) -> tuple[int, ...]:
         """Stop callbacks of widgets that run; return their ranks."""
-        return self._dispatch.interrupt_callbacks()
+        running = self._dispatch.widgets.running()
+        for rank, callback in running.items():
+            self._root.stop_cell(callback, (rank,))
+        return tuple(sorted(running))

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import (
-    name_ranks,
-)
+from phalanx.protocol import name_ranks
 
 CHECK_S = 0.25  # how late a waiting cell notices a stop
 _MOST_SHOWN = 60  # characters of a cell's first line
@@ -57,35 +55,25 @@ class ExecutionSlot:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._turn: RunningCell | None = None
-        self._is_taken = False
+        self.turn: RunningCell | None = None  # the cell that runs, even if nobody waits for it
+        self.is_taken = False  # whether this process waits for a running cell
         self._line: deque[RunningCell] = deque()  # calls that wait, the next one first
         self.n_ended = 0
-
-    @property
-    def turn(self) -> RunningCell | None:
-        """The cell that runs, even if nobody waits for it."""
-        return self._turn
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether this process waits for a running cell."""
-        return self._is_taken
 
     def leave(self, turn: RunningCell) -> None:
         """Record a cell that runs although nobody waits for it.
 
         Such a cell can be interrupted and joined.
         """
-        self._turn = turn
+        self.turn = turn
 
     def check(self) -> None:
         """Raise `CellRuns` if a cell has the ranks or waits for them."""
-        if self._is_taken or self._line:
+        if self.is_taken or self._line:
             raise self._refusal()
 
     def _say_why(self) -> str:
-        turn = self._turn
+        turn = self.turn
         if turn is None and self._line:
             turn = self._line[0]
         # The cell may have ended just now.
@@ -95,32 +83,32 @@ class ExecutionSlot:
         return CellRuns(f"{self._say_why()}; wait for it, or stop it with %distributed interrupt")
 
     @contextmanager
-    def take_if_free(self, turn: RunningCell) -> Iterator[bool]:
-        """Hold the ranks inside the context, if they are free.
+    def take(self, turn: RunningCell) -> Iterator[None]:
+        """Hold the ranks inside the context.
 
-        Yields whether they were free.
+        Raises
+        ------
+        CellRuns
+            Another cell has the ranks.
         """
         with self._changed:
-            is_free = self._is_free_for(turn)
-            if is_free:
-                # From here on the cell can be interrupted: a rank remembers an interrupt until the
-                # cell arrives.
-                self._is_taken, self._turn = True, replace(turn, since_s=time.monotonic())
-                if self._line:
-                    self._line.popleft()
-        if not is_free:
-            yield False
-            return
+            if not self._is_free_for(turn):
+                raise self._refusal()
+            # From here on the cell can be interrupted: a rank remembers an interrupt until the
+            # cell arrives.
+            self.is_taken, self.turn = True, replace(turn, since_s=time.monotonic())
+            if self._line:
+                self._line.popleft()
         try:
-            yield True
+            yield
         finally:
             with self._changed:
-                self._is_taken, self._turn = False, None
+                self.is_taken, self.turn = False, None
                 self.n_ended += 1
                 self._changed.notify_all()
 
     def _is_free_for(self, turn: RunningCell) -> bool:
-        return not self._is_taken and (not self._line or self._line[0] is turn)
+        return not self.is_taken and (not self._line or self._line[0] is turn)
 
     def line_up(self, turn: RunningCell) -> None:
         """Append a turn to the queue; `take_next` waits for it."""
@@ -139,14 +127,8 @@ class ExecutionSlot:
     ) -> Iterator[None]:
         """Wait for a queued turn, and hold the ranks inside the context.
 
-        Parameters
-        ----------
-        turn : RunningCell
-            The turn that `line_up` has queued.
-        tell : callable
-            Gets one line about the cell that is waited for, if there is one.
-        check : callable
-            Raises an exception to end the waiting; called four times a second.
+        ``tell`` gets one line about the cell that is waited for, if there is one. ``check`` is called
+        four times a second, and raises to end the waiting.
         """
         try:
             check()
@@ -165,21 +147,7 @@ class ExecutionSlot:
         with self._changed:
             return self._changed.wait_for(lambda: self._is_free_for(turn), timeout_s)
 
-    @contextmanager
-    def take(self, turn: RunningCell) -> Iterator[None]:
-        """Hold the ranks inside the context.
-
-        Raises
-        ------
-        CellRuns
-            Another cell has the ranks.
-        """
-        with self.take_if_free(turn) as is_free:
-            if not is_free:
-                raise self._refusal()
-            yield
-
     def wait(self, timeout_s: float) -> bool:
         """Wait until no cell has the ranks; return False on timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._is_taken, timeout_s)
+            return self._changed.wait_for(lambda: not self.is_taken, timeout_s)

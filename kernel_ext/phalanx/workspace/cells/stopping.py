@@ -35,19 +35,10 @@ class StopInStep:
     A held rank is let into an operation that another rank has begun, and into all operations that
     come before it on that rank. So an operation that one rank has begun is completed by all. All
     ranks are interrupted once all are held, have begun the same operations, and no operation is
-    open.
+    open. After ``patience_s`` all are interrupted where they are.
 
     The reports need not be of one moment. A report stays true until the rank is let in or
     interrupted, and a rank that is let into an operation begins it sooner or later.
-
-    Parameters
-    ----------
-    let_in : callable
-        Takes ranks and the operations up to which they may continue.
-    interrupt : callable
-        Takes the ranks to interrupt where they are.
-    patience_s : float, optional
-        Seconds after which a rank that is not held is interrupted where it is, and all others too.
     """
 
     def __init__(
@@ -68,7 +59,6 @@ class StopInStep:
         self.is_in_step = False  # and all stood before the same operations
 
     def take(self, rank: int, report: StopReport) -> None:
-        """Take a rank's report."""
         self._reports[rank] = report
         for step in report.begun:
             self._begun[step.order] = max(self._begun.get(step.order, 0), step.number)
@@ -154,15 +144,8 @@ class StopInStep:
     def line(self, ranks: Collection[int], ends: Mapping[int, str]) -> str:
         """Describe where each rank stopped.
 
-        Returns "" if the ranks are in step, or if no rank had called an operation.
-
-        Parameters
-        ----------
-        ranks : collection of int
-            The ranks of the cell.
-        ends : mapping of int to str
-            By rank, the error in which its part of the cell ended, "" for none. Ranks that still
-            run are missing.
+        Returns "" if the ranks are in step, or if no rank had called an operation. ``ends`` has the
+        error in which each rank ended the cell, "" for none, without ranks that still run.
         """
         stopped = [rank for rank in self._reports if self._state(rank) == "stopped"]
         has_called = any(report.has_called for report in self._reports.values())
@@ -203,7 +186,7 @@ class Stopping:
 
     def __init__(
         self,
-        see: SeePlaces | None,
+        see: SeePlaces,
         interrupt: Callable[[tuple[int, ...]], None],
         notice: Callable[[str], None],
     ) -> None:
@@ -225,9 +208,7 @@ class Stopping:
 
     def time_is_up(self, running: Collection[int], now_s: float) -> None:
         """Stop the ranks at the time limit, after sampling their stacks."""
-        if self._see is None:
-            self.stop(running, now_s)
-        elif not self.has_begun:
+        if not self.has_begun:
             self._see(tuple(sorted(running)), False)
             self._look_until_s = now_s + LOOK_S
 
@@ -240,7 +221,6 @@ class Stopping:
         return True
 
     def take(self, stacks: Mapping[int, RankStack]) -> None:
-        """Take stacks that the root has sent."""
         if self._has_asked:
             self._seen = dict(stacks)
         else:
@@ -257,10 +237,7 @@ class Stopping:
         since_s = now_s - self._stopped_s
         if not self._has_asked and since_s >= REACT_S - TWO_LOOKS_S:
             self._has_asked = True
-            if self._see is None:
-                self._seen = {}
-            else:
-                self._see(tuple(sorted(running)), True)
+            self._see(tuple(sorted(running)), True)
         is_known = self._seen is not None or since_s >= REACT_S + LOOK_S
         if since_s < REACT_S or not is_known:
             return False

@@ -1,4 +1,4 @@
-"""Start or find a root supervisor, and list this user's workspaces."""
+"""Find a root supervisor, and list this user's workspaces."""
 
 from __future__ import annotations
 
@@ -7,46 +7,25 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 import phalanx
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
-    BootOptions,
     Hello,
     Stopped,
     WorkspaceRecord,
     pack_frame,
     read_frame,
 )
-from phalanx.supervisor import RootProcess, find_root, launch_root, list_records
+from phalanx.supervisor import RootProcess, find_root, list_records
 
-from ..options import StartOptions
 from ..output.view import format_time
 from .transport import ctrl_c
 
 END_S = 1.0  # from the root's last message to its exit
 STOP_S = 10.0  # a root that has not ended its ranks so long after their grace is killed
-
-
-def start_root(options: StartOptions) -> RootProcess:
-    """Start a root under a free name; this process is its owner."""
-    return launch_root(
-        BootOptions(
-            options.world(options.name),
-            linger_s=options.linger_s,
-            cwd=str(Path.cwd()),
-            slow_operation_s=options.slow_operation_s,
-            is_named=options.is_named,
-            auto_restart=options.auto_restart,
-            is_detached=options.is_detached,
-            hosts=options.hosts,
-            remote=options.remote,
-            grace_s=options.grace_s,
-        )
-    )
 
 
 def attach_root(name: str | None, *, is_taking: bool) -> RootProcess:
@@ -59,17 +38,22 @@ def attach_root(name: str | None, *, is_taking: bool) -> RootProcess:
     DistributedError
         There is no such workspace, it cannot be attached to, or several match; says so in one line.
     """
-    root = find_root(_only_one() if name is None else name)
-    if root is None:
-        known = ", ".join(found.name for found in list_records())
-        there = f"there are: {known}" if known else "none of yours runs here"
-        msg = f"there is no workspace {name!r}; {there}"
-        raise DistributedError(msg)
+    root = _find(_only_one() if name is None else name)
     if problem := _problem(root.record):
         root.abandon()
         raise DistributedError(problem)
     with contextlib.suppress(ConnectionError):  # it has just ended, as its client finds
         root.sock.sendall(pack_frame(Hello(is_taking)))
+    return root
+
+
+def _find(name: str) -> RootProcess:
+    root = find_root(name)
+    if root is None:
+        known = ", ".join(found.name for found in list_records())
+        there = f"there are: {known}" if known else "none runs"
+        msg = f"there is no workspace {name!r}; {there}"
+        raise DistributedError(msg)
     return root
 
 
@@ -197,13 +181,7 @@ def stop_workspace(name: str, timeout_s: float = STOP_S) -> tuple[int, str]:
     DistributedError
         There is no workspace of this name.
     """
-    root = find_root(name)
-    if root is None:
-        known = ", ".join(info.name for info in list_workspaces())
-        msg = f"there is no workspace {name!r}; " + (
-            f"there are: {known}" if known else "none runs"
-        )
-        raise DistributedError(msg)
+    root = _find(name)
     if not root.pid:
         root.abandon()
         msg = f"the workspace {name!r} runs in another container: stop it there"

@@ -13,6 +13,7 @@ import queue
 import socket
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ from phalanx.protocol import (
     Samples,
     StacksAre,
     Stop,
+    StopCell,
     Stopped,
     TopologyIs,
     ToRoot,
@@ -123,7 +125,6 @@ class SampleLog:
         self._asked_s = self._came_s = -math.inf
 
     def take(self, samples: Samples) -> None:
-        """Add samples that have come."""
         with self._lock:
             self._samples.append(samples)
             self._came_s = self._clock()
@@ -188,15 +189,9 @@ class ChangeWatch:
 class RootClient:
     """Client of a root supervisor.
 
-    Parameters
-    ----------
-    thread : SocketThread
-        Owns the client's socket.
-    root : RootProcess
-        The root, which has this client as its owner, or has a `Hello`.
-    on_news : callable
-        Gets `RankLost`, `RankSays`, `Notice` and other news, on the socket thread. If the root
-        dies, it gets a `RankLost` for each rank.
+    ``root`` has this client as its owner, or has a `Hello`. ``on_news`` gets `RankLost`, `RankSays`,
+    `Notice` and other news, on the socket thread. If the root dies, it gets a `RankLost` for each
+    rank.
     """
 
     def __init__(
@@ -227,7 +222,6 @@ class RootClient:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the root supervisor."""
         return self._root.pid
 
     @property
@@ -306,6 +300,10 @@ class RootClient:
         """Send an order to ranks; dead ranks do not get it."""
         self._send(OrderRanks(tuple(ranks), order))
 
+    def stop_cell(self, cell: str, ranks: Iterable[int]) -> None:
+        """Raise KeyboardInterrupt in a cell, or a widget's callback, on these ranks."""
+        self.order(ranks, StopCell(cell, uuid.uuid4().hex))
+
     def keep(self, cell: AddStartupCell) -> None:
         """Store a startup cell at the root."""
         self._send(cell)
@@ -323,7 +321,6 @@ class RootClient:
         return self._ask(lambda id_: GetOutput(id_, rank, since, max_lines), OutputIs)
 
     def topology(self) -> WorldTopology:
-        """Ask for the hosts, ranks and links of the world."""
         return self._ask(GetTopology, TopologyIs).topology
 
     def look(self, take: Callable[[WorldTopology], None]) -> None:
@@ -331,12 +328,7 @@ class RootClient:
 
         ``take`` is called on the socket thread, or never if the root does not answer.
         """
-
-        def answered(answer: FromRoot) -> None:
-            if isinstance(answer, TopologyIs):
-                take(answer.topology)
-
-        self._request(GetTopology, answered)
+        self._ask_later(GetTopology, TopologyIs, lambda answer: take(answer.topology))
 
     def follow(self, take: Callable[[WorldTopology | None], None]) -> None:
         """Call ``take`` with the topology, now and after each change.
@@ -361,19 +353,12 @@ class RootClient:
 
     def see_cells(self, take: Callable[[CellStatusReply], None]) -> None:
         """Ask how cells stand without waiting; ``take`` as in `look`."""
-
-        def answered(answer: FromRoot) -> None:
-            if isinstance(answer, CellStatusReply):
-                take(answer)
-
-        self._request(GetCellStatus, answered)
+        self._ask_later(GetCellStatus, CellStatusReply, take)
 
     def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
-        """Ask for the stacks of ranks."""
         return self._ask(lambda id_: GetStacks(id_, ranks), StacksAre).stacks
 
     def trace(self) -> TraceIs:
-        """Ask for the last operations of the ranks."""
         return self._ask(GetTrace, TraceIs)
 
     def samples(self, after: int) -> SampleView:
@@ -390,12 +375,11 @@ class RootClient:
 
         ``take`` as in `look`, ``is_twice`` as in `GetStacks`.
         """
-
-        def answered(answer: FromRoot) -> None:
-            if isinstance(answer, StacksAre):
-                take(answer.stacks)
-
-        self._request(lambda id_: GetStacks(id_, ranks, is_twice), answered)
+        self._ask_later(
+            lambda id_: GetStacks(id_, ranks, is_twice),
+            StacksAre,
+            lambda answer: take(answer.stacks),
+        )
 
     def restart(
         self,
@@ -466,6 +450,18 @@ class RootClient:
             self._waiting[request_id] = answered
         self._send(make(request_id))
         return request_id
+
+    def _ask_later(
+        self,
+        make: Callable[[int], ToRoot],
+        kind: type[Answer],
+        take: Callable[[Answer], None],
+    ) -> None:
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, kind):
+                take(answer)
+
+        self._request(make, answered)
 
     def _ask(
         self,

@@ -470,14 +470,7 @@ class SharedClient:
         self._client: ipyparallel.Client | None = None
 
     def get(self, engines: Sequence[str], lost: Collection[int]) -> ipyparallel.Client:
-        """Return the client; wait until the client knows all live ranks.
-
-        Parameters
-        ----------
-        engines : sequence of str
-            Uuid of each rank's engine, by rank.
-        lost : collection of int
-            Dead ranks.
+        """Return the client; wait until it knows all live ranks.
 
         Raises
         ------
@@ -514,7 +507,6 @@ class SharedClient:
             client._send(client._query_socket, "unregistration_request", content=content)
 
     def close(self) -> None:
-        """Close the client; idempotent."""
         with self._lock:
             if self._client is not None:
                 self._client.close(linger=0)

@@ -124,7 +124,6 @@ class RankComm:
         return self.target_name == _WIDGET_TARGET
 
     def handle_msg(self, message: Message) -> None:
-        """Pass a message from the page to the rank."""
         self._relay.send(self, message)
 
     def handle_close(self, message: Message) -> None:
@@ -184,13 +183,7 @@ class WidgetRelay:
 
     The socket thread calls `on_published`, `on_passed` and `on_lost`; the kernel's threads for
     requests call `send`. Without a notebook's kernel nothing is passed on, and `is_live` is False.
-
-    Parameters
-    ----------
-    send : callable
-        Sends a shell message to a rank: ``(rank, kind, content, message id, buffers)``.
-    tell : callable
-        Shows a line below a cell: ``(rank, cell, text)``.
+    ``send`` sends a shell message to a rank; ``tell`` shows a line below a cell.
     """
 
     def __init__(self, send: Send, tell: Tell) -> None:
@@ -208,7 +201,6 @@ class WidgetRelay:
 
     @property
     def is_live(self) -> bool:
-        """Whether a page can show widgets."""
         return self._kernel is not None
 
     @property

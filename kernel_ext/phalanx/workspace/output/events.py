@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.protocol import CellStatusReply, LineNeed, RankStack, StopReport, WorldTopology
+from phalanx.protocol import InterruptCaught, LineNeed, LineNotNeeded, Notice, RankLost, StopReport
 
 from .text import StreamName
 
@@ -24,6 +24,8 @@ IMAGE_KINDS = (
     "image/bmp",
     "image/avif",
 )
+
+CellNews = StopReport | InterruptCaught | LineNeed | LineNotNeeded
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ def is_image(data: dict[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A marker: all earlier events have been handled.
+class CallInLoop:
+    """A function to call once all earlier events have been handled.
 
-    ``tell`` reports this to the rank that sent the marker.
+    The thread that waits for the cell calls it: with an answer of the root, or to ack output.
     """
 
-    tell: Callable[[], None]
+    call: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -94,33 +96,11 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class NeedLine:
-    """A rank waits for a typed line."""
+class RankNotice:
+    """A rank's notice about a prompt or a stop."""
 
     rank: int
-    need: LineNeed
-
-
-@dataclass(frozen=True)
-class NeedOver:
-    """A rank no longer waits for a line of data."""
-
-    rank: int
-
-
-@dataclass(frozen=True)
-class StopSwallowed:
-    """A rank's code caught the interrupt of a stop and goes on."""
-
-    rank: int
-
-
-@dataclass(frozen=True)
-class StopReported:
-    """A rank that is being stopped reports its progress."""
-
-    rank: int
-    report: StopReport
+    news: CellNews
 
 
 @dataclass(frozen=True)
@@ -133,52 +113,6 @@ class Ended:
     rank: int
     failure: Failure | None
     n_missing: int = 0
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A rank died; ``will_return``: it is being replaced.
-
-    ``tail`` is the end of the rank's output.
-    """
-
-    rank: int
-    host: str
-    reason: str
-    tail: str
-    will_return: bool = False
-
-
-@dataclass(frozen=True)
-class TopologyUpdate:
-    """The topology from the root, which the status line asked for."""
-
-    topology: WorldTopology
-
-
-@dataclass(frozen=True)
-class CellStatusUpdate:
-    """The root's answer to a query of the cell status.
-
-    ``asked_s`` is the time at which the query was sent.
-    """
-
-    status: CellStatusReply
-    asked_s: float
-
-
-@dataclass(frozen=True)
-class StacksUpdate:
-    """The stacks of ranks, for a cell that is being stopped."""
-
-    stacks: dict[int, RankStack]
-
-
-@dataclass(frozen=True)
-class NoticeEvent:
-    """A line of text from the root for observers."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -201,18 +135,12 @@ class StopRequest:
 Event = (
     Text
     | Display
-    | Drawn
+    | CallInLoop
     | Clear
-    | NeedLine
-    | NeedOver
-    | StopSwallowed
-    | StopReported
+    | RankNotice
     | Ended
-    | Lost
-    | TopologyUpdate
-    | CellStatusUpdate
-    | StacksUpdate
-    | NoticeEvent
+    | RankLost
+    | Notice
     | Interrupted
     | OwnershipLost
     | StopRequest

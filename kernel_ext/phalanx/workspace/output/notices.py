@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from phalanx.protocol import RankDeath, Replaced, name_ranks
@@ -243,108 +243,15 @@ def say_replaced(ranks: Collection[int], size: int) -> str:
     return f"{text}; {name_ranks(others)} {have}" if others else text
 
 
-# -- the end of a workspace, or of its use by this process ---------------------------------
+def ranks_of(name: str, size: int) -> str:
+    """Name all ranks of a workspace.
 
-
-def _its_ranks(name: str, size: int) -> str:
+    Examples
+    --------
+    >>> ranks_of("ours", 4), ranks_of("mine", 1)
+    ("the 4 ranks of 'ours'", "the rank of 'mine'")
+    """
     return f"the {size} ranks of {name!r}" if size > 1 else f"the rank of {name!r}"
-
-
-def say_stopped(name: str, size: int) -> str:
-    """Say that ranks were ended.
-
-    Examples
-    --------
-    >>> say_stopped("ours", 4)
-    "stopped the 4 ranks of 'ours'"
-    """
-    return f"stopped {_its_ranks(name, size)}"
-
-
-def say_detached(name: str, size: int, *, ends_now: bool = False) -> str:
-    """Say that ranks go on without this process and how to reattach.
-
-    With ``ends_now`` they end instead: their linger time is 0.
-
-    Examples
-    --------
-    >>> say_detached("ours", 4)
-    "let go of the 4 ranks of 'ours'; within their --linger time, %distributed attach ours comes back to them"
-    >>> say_detached("ours", 4, ends_now=True)
-    "let go of the 4 ranks of 'ours', which end now: they were started with --linger 0"
-    """
-    ranks = _its_ranks(name, size)
-    if ends_now:
-        return f"let go of {ranks}, which end now: they were started with --linger 0"
-    return (
-        f"let go of {ranks}; within their --linger time, %distributed attach {name} comes back to "
-        f"them"
-    )
-
-
-def say_gone(name: str, size: int) -> str:
-    """Say that ranks had ended before this process left them.
-
-    Examples
-    --------
-    >>> say_gone("ours", 4)
-    "the 4 ranks of 'ours' had ended already"
-    """
-    return f"{_its_ranks(name, size)} had ended already"
-
-
-def say_kept(name: str, size: int) -> str:
-    """Say that the ranks stay when the magics are unloaded.
-
-    Examples
-    --------
-    >>> say_kept("ours", 4)
-    "the 4 ranks of 'ours' stay: %load_ext phalanx finds them again, phalanx stop ours (in a terminal) ends them"
-    """
-    return (
-        f"{_its_ranks(name, size)} stay{'' if size > 1 else 's'}: %load_ext phalanx finds "
-        f"{'them' if size > 1 else 'it'} again, "
-        f"phalanx stop {name} (in a terminal) ends {'them' if size > 1 else 'it'}"
-    )
-
-
-def say_interrupted(ranks: Collection[int]) -> str:
-    """Say which ranks were asked to stop.
-
-    Examples
-    --------
-    >>> say_interrupted((0, 1, 2))
-    'asked ranks 0-2 to stop'
-    >>> say_interrupted(())
-    'nothing to interrupt: this notebook waits for no cell (%distributed status says what the ranks do)'
-    """
-    if ranks:
-        return f"asked {name_ranks(sorted(ranks))} to stop"
-    return (
-        "nothing to interrupt: this notebook waits for no cell "
-        "(%distributed status says what the ranks do)"
-    )
-
-
-def say_no_ranks(free: Sequence[str]) -> str:
-    """Say how to get ranks: start them, or attach to free ones.
-
-    Examples
-    --------
-    >>> say_no_ranks(())
-    'there are no ranks yet; start them with %distributed start -n 4'
-    >>> say_no_ranks(("ours",))
-    "this notebook has no ranks, but 'ours' is free: take it up with %distributed attach ours"
-    >>> say_no_ranks(("a", "b"))
-    'this notebook has no ranks, but a, b are free: take one up with %distributed attach NAME'
-    """
-    if not free:
-        return "there are no ranks yet; start them with %distributed start -n 4"
-    if len(free) == 1:
-        which, it, name = f"{free[0]!r} is", "it", free[0]
-    else:
-        which, it, name = f"{', '.join(free)} are", "one", "NAME"
-    return f"this notebook has no ranks, but {which} free: take {it} up with %distributed attach {name}"
 
 
 # -- events while no client was attached -------------------------------------------------------

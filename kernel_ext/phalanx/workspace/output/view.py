@@ -127,7 +127,7 @@ class CellStatusLine:
         self,
         ranks: tuple[int, ...],
         view: View,
-        look: Callable[[], None] | None,
+        look: Callable[[], None],
         started_s: float,
     ) -> None:
         self._ranks = frozenset(ranks)
@@ -144,7 +144,6 @@ class CellStatusLine:
         return self._next_s if self._view.shows_status else None
 
     def take(self, topology: WorldTopology) -> None:
-        """Take the answer to ``look``."""
         self._is_looking = False
         self._details = {info.rank: info.detail for info in topology.ranks}
 
@@ -160,7 +159,7 @@ class CellStatusLine:
         if due_s is None or now_s < due_s or not running:
             return
         self._next_s = now_s + INTERVAL_S
-        if self._look is not None and not self._is_looking:
+        if not self._is_looking:
             self._is_looking = True
             self._look()
         done = self._ranks.difference(running, lost)

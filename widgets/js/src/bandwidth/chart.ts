@@ -1,11 +1,11 @@
-// One panel of a sweep on log axes, and the legend: uPlot, with limits, model and algorithm changes drawn on top.
+// One panel of a sweep on log axes: uPlot, with limits, algorithm changes and whiskers drawn on top.
 
 import uPlot from "uplot";
 
 import { el } from "../shared/dom";
 import { colour } from "../shared/theme";
 import { size } from "../shared/words";
-import { decades, panel, short, ticks, type Frame, type Kind, type Panel } from "./state";
+import { decades, panel, short, ticks, type Column, type Frame, type Kind, type Panel } from "./state";
 
 const HEIGHT = 260;
 const LEAST_WIDTH = 260;
@@ -13,40 +13,9 @@ const TITLES: Record<Kind, string> = { bandwidth: "bus bandwidth, GB/s", time: "
 // A change of one of these colours needs a new plot.
 const COLOURS = ["ink", "soft", "edge", "input", "dead", ...[1, 2, 3, 4, 5, 6].map((i) => `series-${i}`)];
 
-/** A legend entry: the look of a line, and its name. */
-export interface Entry {
-  words: string;
-  /** Name of a colour in theme.css. */
-  colour: string;
-  /** Lengths of dashes and gaps in pixels; empty: a solid line. */
-  dash: number[];
-  is_earlier: boolean;
-}
-
 const N_EARLIER = 5; // colours after the first, in turn
-
-/** Return the colour of an earlier run. */
-function colour_of_earlier(i: number): string {
-  return `series-${2 + (i % N_EARLIER)}`;
-}
-
 const OWN = "series-1";
-const MODEL_DASH = [4, 4];
 const CHANGE_DASH = [1, 4];
-
-/** Return the legend of the panels. */
-export function legend(frame: Frame): Entry[] {
-  const { run, earlier, fit, changes } = frame;
-  const entries: Entry[] = [];
-  const add = (words: string, colour: string, dash: number[] = [], is_earlier = false): void => {
-    if (words) entries.push({ words, colour, dash, is_earlier });
-  };
-  add(run?.name ?? "", OWN);
-  if (fit && (run?.points.length ?? 0) > 1) add("the model that fits it", OWN, MODEL_DASH);
-  if (changes.length) add("where its algorithm changes", OWN, CHANGE_DASH);
-  earlier.forEach((one, i) => add(one.name, colour_of_earlier(i), [], true));
-  return entries;
-}
 
 export interface Chart {
   readonly element: HTMLElement;
@@ -86,34 +55,52 @@ class PlotChart implements Chart {
   draw(frame: Frame): void {
     this.frame = frame;
     this.shown = panel(this.kind, frame);
-    const { sizes, now, fit, earlier } = this.shown;
+    const lines = this.lines(frame);
+    const series = [{}, ...lines.map(([its]) => its)];
+    const data: uPlot.AlignedData = [this.shown.sizes, ...lines.map(([, column]) => column)];
     // A change of the series or colours needs a new plot.
-    const shape = [earlier.length, ...COLOURS.map((name) => colour(this.element, name))].join(" ");
+    const shape = JSON.stringify([series, COLOURS.map((name) => colour(this.element, name))]);
     if (!this.plot || shape !== this.shape) {
       this.plot?.destroy();
       this.shape = shape;
-      this.plot = new uPlot(this.options(earlier.length), [sizes, ...earlier, fit, now], this.stage);
+      this.plot = new uPlot(this.options(series), data, this.stage);
     } else {
-      this.plot.setData([sizes, ...earlier, fit, now]);
+      this.plot.setData(data);
     }
   }
 
-  private options(n_earlier: number): uPlot.Options {
+  /** Return the lines with their columns, in the order of drawing. */
+  private lines(frame: Frame): [uPlot.Series, Column][] {
+    const { now, fit, earlier } = this.shown;
+    const own = { stroke: colour(this.element, OWN), spanGaps: true };
+    const lines = earlier.map((column, i): [uPlot.Series, Column] => {
+      const points = { show: true, size: 4 }; // a stopped sweep may have too few points for a line
+      const stroke = colour(this.element, `series-${2 + (i % N_EARLIER)}`);
+      return [{ label: frame.earlier[i]?.name ?? "", stroke, width: 1.2, alpha: 0.7, spanGaps: true, points }, column];
+    });
+    if (fit.some((value) => value !== null)) {
+      lines.push([{ ...own, label: "the model that fits it", width: 1.2, dash: [4, 4], points: { show: false } }, fit]);
+    }
+    if (frame.run) {
+      const points = { show: true, size: 7, fill: own.stroke };
+      lines.push([{ ...own, label: frame.run.name, width: 2, points }, now]);
+    }
+    return lines;
+  }
+
+  private options(series: uPlot.Series[]): uPlot.Options {
     const ink = colour(this.element, "soft");
     const grid = { stroke: colour(this.element, "edge"), width: 1 };
     const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui" };
-    const old = Array.from({ length: n_earlier }, (_, i): uPlot.Series => ({
-      stroke: colour(this.element, colour_of_earlier(i)),
-      width: 1.2,
-      alpha: 0.7,
-      spanGaps: true,
-      points: { show: true, size: 4 }, // a stopped sweep may have too few points for a line
-    }));
-    const own = colour(this.element, OWN);
     return {
       width: this.width,
       height: HEIGHT,
-      legend: { show: false },
+      // Both panels have the same lines.
+      legend: {
+        show: this.kind === "bandwidth",
+        live: false,
+        markers: { dash: (u, i) => (u.series[i]?.dash ? "dashed" : "solid"), fill: () => "none" },
+      },
       cursor: { drag: { x: false, y: false }, points: { size: 9 } },
       scales: {
         x: { time: false, distr: 3, log: 2, range: () => this.x_range() },
@@ -135,12 +122,7 @@ class PlotChart implements Chart {
           values: (_u, splits) => splits.map(short),
         },
       ],
-      series: [
-        {},
-        ...old,
-        { stroke: own, width: 1.2, dash: MODEL_DASH, spanGaps: true, points: { show: false } },
-        { stroke: own, width: 2, spanGaps: true, points: { show: true, size: 7, fill: own } },
-      ],
+      series,
       hooks: {
         draw: [(u) => this.draw_beside(u)],
         setCursor: [(u) => this.on_cursor(u)],

@@ -133,12 +133,11 @@ export function paint(context: CanvasRenderingContext2D, history: History, view:
   const ground = new Brush();
   const brush = new Brush();
   const rows = history.lanes.map((_, rank): Row => ({ ...view, y: rank * (height + gap), height, place }));
-  const hatch = hatched(context, theme);
   for (const row of rows) ground.rect(theme["sunk"] as string, 1, 0, row.y, view.width, height);
   history.lanes.forEach((lane, rank) => put_cells(ground, lane, rows[rank] as Row, theme));
   for (const row of rows) put_gaps(ground, brush, history.gaps, row, theme);
   ground.flush(context);
-  history.lanes.forEach((lane, rank) => put_states(context, brush, lane, rows[rank] as Row, theme, hatch));
+  history.lanes.forEach((lane, rank) => put_states(context, brush, lane, rows[rank] as Row, theme));
   const strip = height > 15 ? 4 : 2;
   history.lanes.forEach((lane, rank) =>
     put_spans(brush, lane.spans, { ...(rows[rank] as Row), height: height - strip - 1 }, theme),
@@ -200,24 +199,15 @@ function put_gaps(ground: Brush, brush: Brush, gaps: History["gaps"], row: Row, 
   }
 }
 
-function put_states(
-  context: CanvasRenderingContext2D,
-  brush: Brush,
-  lane: Lane,
-  row: Row,
-  theme: Theme,
-  hatch: CanvasPattern | string,
-): void {
+function put_states(context: CanvasRenderingContext2D, brush: Brush, lane: Lane, row: Row, theme: Theme): void {
   lane.states.forEach(([from, state], at) => {
     if (state !== "dead" && state !== "input") return;
     const until = lane.states[at + 1]?.[0] ?? row.now;
     if (until < row.left || from > row.right) return;
     const x = Math.max(0, row.place(from));
     const width = Math.max(1, Math.min(row.width, row.place(until)) - x);
-    context.fillStyle = state === "dead" ? hatch : (theme["input"] as string);
-    context.globalAlpha = state === "dead" ? 1 : 0.3;
-    context.fillRect(x, row.y, width, row.height);
-    context.globalAlpha = 1;
+    if (state === "dead") hatch(context, x, row.y, width, row.height, theme["dead"] as string);
+    else brush.rect(theme["input"] as string, 0.3, x, row.y, width, row.height);
     write(brush, state === "dead" ? "✕ dead" : "? waits for input", x, width, row, theme[state] as string);
   });
 }
@@ -298,31 +288,20 @@ function put_share(
   if (moving > 0) brush.rect(colour, 1, x, foot - moving, width, moving);
 }
 
-// A pattern is expensive: make it once for each canvas and colour, not for each drawing.
-const hatches = new WeakMap<CanvasRenderingContext2D, { colour: string; look: CanvasPattern | string }>();
-
-function hatched(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {
-  const colour = theme["dead"] as string;
-  const known = hatches.get(context);
-  if (known?.colour === colour) return known.look;
-  const look = make_hatch(context, theme);
-  hatches.set(context, { colour, look });
-  return look;
-}
-
-function make_hatch(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {
-  const tile = document.createElement("canvas");
-  tile.width = tile.height = 8;
-  const ink = tile.getContext("2d");
-  if (!ink) return theme["edge"] as string;
-  ink.strokeStyle = theme["dead"] as string;
-  ink.globalAlpha = 0.55;
-  ink.lineWidth = 1.4;
-  for (const shift of [-8, 0, 8]) {
-    ink.beginPath();
-    ink.moveTo(shift, 8);
-    ink.lineTo(shift + 8, 0);
-    ink.stroke();
+/** Fill with diagonal lines, 8 pixels apart. */
+function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: number, height: number, colour: string): void {
+  context.save();
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
+  context.strokeStyle = colour;
+  context.globalAlpha = 0.55;
+  context.lineWidth = 1.4;
+  context.beginPath();
+  for (let at = 8 * Math.floor((x - height) / 8); at < x + width; at += 8) {
+    context.moveTo(at, y + height);
+    context.lineTo(at + height, y);
   }
-  return context.createPattern(tile, "repeat") ?? (theme["edge"] as string);
+  context.stroke();
+  context.restore();
 }

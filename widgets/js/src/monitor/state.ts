@@ -1,11 +1,15 @@
 // The kernel's records of the ranks' work, and the lanes that a view makes from them. Times are milliseconds of the root's
-// monotonic clock.
+// monotonic clock, but nanoseconds in the records that the kernel passes on as the ranks' supervisor sent them.
 
 import type { State } from "../topology/state";
 
+/** An operation of a rank, as in phalanx.protocol.Span. */
 export type SpanRow = [
-  rank: number, number: number, op: string, begun: number, done: number, inside: number, wait: number,
-  nbytes: number, count: number, seq: number, group: string, peer: number, kinds: number, failure: string,
+  rank: number,
+  span: [
+    number: number, op: string, begun_ns: number, done_ns: number, inside_ns: number, wait_ns: number, nbytes: number,
+    seq: number, group: number, peer: number, count: number, kinds: number, failure: string,
+  ],
 ];
 
 export interface RankNow {
@@ -34,8 +38,8 @@ export interface Frame {
   cells: [rank: number, cell: string, begun: number, done: number, number: number][];
   links: [source: number, target: number, rate: number][];
   compared: number;
-  late: [rank: number, count: number, total: number, worst: number][];
-  waits: [ranks: number[], missing: number[], what: string, since: number][];
+  late: [rank: number, count: number, late_ns: number, worst_ns: number][];
+  waits: [ranks: number[], missing: number[], what: string, since_ns: number][];
   missed: number;
   dropped: number;
   unsure: number; // collectives with an unknown last rank, as clocks differ by up to unsure_ms
@@ -54,11 +58,11 @@ export interface Span {
   begun: number;
   done: number; // 0: still running
   inside: number;
-  wait: number; // -1: the last rank has not come
+  wait: number; // below 0: the last rank has not come
   nbytes: number;
   count: number;
   seq: number;
-  group: string;
+  group: number; // 0: all ranks; other numbers are not exact in JavaScript
   peer: number;
   kinds: number;
   failure: string;
@@ -77,6 +81,7 @@ export interface Lane {
   states: [at: number, state: State][]; // start of each state
 }
 
+export const MS = 1e6; // nanoseconds
 export const HISTORY_MS = 120_000;
 export const MOST_SPANS = 3000; // per lane: 16 per sample for a busy rank; for others more than HISTORY_MS needs
 
@@ -134,7 +139,8 @@ export class History {
   }
 
   private put(row: SpanRow): void {
-    const [rank, number, op, begun, done, inside, wait, nbytes, count, seq, group, peer, kinds, failure] = row;
+    const [rank, [number, op, begun_ns, done_ns, inside_ns, wait_ns, nbytes, seq, group, peer, count, kinds, failure]] = row;
+    const [begun, done, inside, wait] = [begun_ns / MS, done_ns / MS, inside_ns / MS, wait_ns / MS];
     const span: Span = { rank, number, op, begun, done, inside, wait, nbytes, count, seq, group, peer, kinds, failure };
     const spans = this.lanes[rank]?.spans;
     if (!spans) return;

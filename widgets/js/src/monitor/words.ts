@@ -2,7 +2,7 @@
 
 import { count, ranges, rate, size } from "../shared/words";
 import { STATES } from "../topology/state";
-import { end_of, type Frame, type RankNow, type Span } from "./state";
+import { end_of, MS, type Frame, type RankNow, type Span } from "./state";
 
 /** Format a duration in three digits: 1.23 ms, 45.6 µs, 7.8 s. */
 export function duration(ms: number): string {
@@ -54,11 +54,11 @@ const say_dead = (frame: Frame): string[] =>
 
 function say_waits(frame: Frame, say_since: (since: number) => string): string[] {
   return frame.waits
-    .filter(([, , , since]) => frame.now - since >= SOON_MS)
+    .filter(([, , , since_ns]) => frame.now - since_ns / MS >= SOON_MS)
     .map(
-      ([ranks, missing, what, since]) =>
+      ([ranks, missing, what, since_ns]) =>
         `${with_ranks(missing)} ${missing.length === 1 ? "holds" : "hold"} up ${with_ranks(ranks)} in ${what}` +
-        say_since(since),
+        say_since(since_ns / MS),
     );
 }
 
@@ -72,8 +72,9 @@ export function say_late(frame: Frame, since_frame_ms: number): string[] {
   const dead = say_dead(frame);
   const now = say_waits(frame, (since) => ` for ${duration(frame.now - since + since_frame_ms)}`);
   if (now.length) return [...dead, ...now];
-  const most = frame.late[0]?.[2] ?? 0;
-  const lately = frame.late
+  const late = frame.late.map(([rank, n, late_ns, worst_ns]) => [rank, n, late_ns / MS, worst_ns / MS] as const);
+  const most = late[0]?.[2] ?? 0;
+  const lately = late
     .filter(([, , total]) => total >= 1 && total >= most / 5) // ranks below came last by chance
     .slice(0, 3)
     .map(

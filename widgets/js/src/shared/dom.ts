@@ -29,6 +29,20 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** Make a button; `title` also names one whose words are only a symbol. */
+export function button(words: string, title: string, press: () => void): HTMLButtonElement {
+  const made = el("button", { type: "button", class: "px-button", title: title || null }, words);
+  if (words.length === 1) set_attributes(made, { "aria-label": title });
+  made.addEventListener("click", press);
+  return made;
+}
+
+/** Have as many children as there are items: update each, made by `make` where it is missing. */
+export function fill<T>(parent: Element, items: readonly T[], make: () => Element, update: (child: Element, item: T) => void): void {
+  while (parent.children.length > items.length) parent.lastElementChild?.remove();
+  items.forEach((item, at) => update(parent.children[at] ?? parent.appendChild(make()), item));
+}
+
 /** Make an SVG element. */
 export function svg<K extends keyof SVGElementTagNameMap>(
   tag: K,

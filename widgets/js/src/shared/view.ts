@@ -1,6 +1,6 @@
-// The base of the three live views: status and silence of the kernel, presence, requests, buttons.
+// The base of the three live views: status and silence of the kernel, presence, requests.
 
-import { Disposables, el, ignore_disabled_clicks, set_attributes, set_text } from "./dom";
+import { Disposables, el, ignore_disabled_clicks, set_text } from "./dom";
 import type { Model, View } from "./model";
 import { hide_still } from "./notebook";
 import { report_visibility } from "./presence";
@@ -74,14 +74,6 @@ export abstract class WidgetView {
   protected on(name: string, handle: () => void): void {
     this.model.on(name, handle);
     this.disposables.add(() => this.model.off(name, handle));
-  }
-
-  protected button(words: string, attributes: Record<string, string>, press: () => void): HTMLButtonElement {
-    const button = el("button", { type: "button", class: "px-button", ...attributes }, words);
-    const { title } = attributes;
-    if (words.length === 1 && title) set_attributes(button, { "aria-label": title }); // a symbol needs a label
-    button.addEventListener("click", press);
-    return button;
   }
 
   close(): void {

@@ -1,6 +1,6 @@
 // The panel of the selected rank: facts and actions.
 
-import { disable, el, set_attributes, set_text } from "../shared/dom";
+import { button, disable, el, fill, set_attributes, set_text } from "../shared/dom";
 import type { Answer, Requests } from "../shared/requests";
 import { facts, STATES, type Frame, type World } from "./state";
 
@@ -13,15 +13,15 @@ export class Details {
   private readonly title = el("h3");
   private readonly list = el("dl");
   private readonly said = el("pre", { role: "status", "aria-live": "polite", tabindex: 0 });
-  private readonly stacks = this.button("Where is it?", "the rank's stack, as seen from outside", () => this.look());
-  private readonly operations = this.button("Last operations", "what this rank's flight recorder holds", () =>
+  private readonly stacks = button("Where is it?", "the rank's stack, as seen from outside", () => this.look());
+  private readonly operations = button("Last operations", "what this rank's flight recorder holds", () =>
     this.do("operations", { rank: this.rank }, LOOK_S, "reading …"),
   );
-  private readonly interrupt = this.button("Interrupt the cell", "stop the cell that runs, on all its ranks", () =>
+  private readonly interrupt = button("Interrupt the cell", "stop the cell that runs, on all its ranks", () =>
     this.do("interrupt", {}, LOOK_S, "asking the ranks to stop …"),
   );
-  private readonly restart = this.button("Restart", "put a new process in this rank's place", () => this.renew());
-  private readonly close = this.button("Close", "close this panel", () => this.on_close());
+  private readonly restart = button("Restart", "put a new process in this rank's place", () => this.renew());
+  private readonly close = button("Close", "close this panel", () => this.on_close());
   private rank = -1;
   private is_dead = false;
   private is_sure = false; // restart of a live rank was pressed once
@@ -37,12 +37,6 @@ export class Details {
     this.element = el("section", { class: "px-details", hidden: true }, this.title, this.list, buttons, this.said);
   }
 
-  private button(words: string, title: string, press: () => void): HTMLButtonElement {
-    const button = el("button", { type: "button", class: "px-button", title }, words);
-    button.addEventListener("click", press);
-    return button;
-  }
-
   show(world: World, frame: Frame, rank: number, since_frame_s: number, is_live: boolean): void {
     const now = frame.ranks[rank];
     set_attributes(this.element, { hidden: !now, "data-state": now?.state, "aria-label": `rank ${rank}` });
@@ -56,17 +50,8 @@ export class Details {
     this.is_live = is_live;
     this.now = frame.now + since_frame_s;
     set_text(this.title, `rank ${rank} · ${STATES[now.state].words}`);
-    this.fill(facts(world, frame, rank, since_frame_s));
+    fill(this.list, facts(world, frame, rank, since_frame_s).flat(), () => el(this.list.children.length % 2 ? "dd" : "dt"), set_text);
     this.refresh();
-  }
-
-  private fill(rows: [string, string][]): void {
-    while (this.list.children.length > 2 * rows.length) this.list.lastElementChild?.remove();
-    rows.forEach(([name, words], at) => {
-      if (!this.list.children[2 * at]) this.list.append(el("dt"), el("dd"));
-      set_text(this.list.children[2 * at] as Element, name);
-      set_text(this.list.children[2 * at + 1] as Element, words);
-    });
   }
 
   private refresh(): void {

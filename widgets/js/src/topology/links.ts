@@ -1,4 +1,4 @@
-// Links between ranks: the curves between tiles, and the kind of each pair's link for the matrix.
+// Draws the links between ranks: the curves between tiles.
 
 import { svg } from "../shared/dom";
 import { busiest, moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
@@ -10,7 +10,7 @@ export interface Box {
   h: number;
 }
 
-export const MOST_CURVES = 66; // a mesh of 12 ranks; more curves are unreadable, so use the matrix
+export const MOST_CURVES = 66; // a mesh of 12 ranks; more curves are unreadable, so use the table
 
 /** Return a curve between tiles: it hangs below tiles of one row, and is straight between rows. */
 export function curve(a: Box, b: Box): string {
@@ -121,43 +121,5 @@ export function measured_by_pair(world: World): Map<string, MeasuredLink> {
     found = new Map((world.measured ?? []).map((link) => [`${link.a},${link.b}`, link]));
     measured.set(world, found);
   }
-  return found;
-}
-
-export type Kind = "self" | "arena" | "tcp" | "slow" | "broken" | "";
-
-/** Return the kind of link between each two ranks, by row. */
-export function matrix(world: World): Kind[][] {
-  const n = world.home.length;
-  const rows: Kind[][] = Array.from({ length: n }, (_, a) =>
-    Array.from({ length: n }, (__, b): Kind => (a === b ? "self" : "")),
-  );
-  const put = (a: number, b: number, kind: Kind): void => {
-    const row = rows[a];
-    if (row && a !== b && b < n) row[b] = kind;
-  };
-  for (const [a, b] of world.tcp) {
-    put(a, b, "tcp");
-    put(b, a, "tcp");
-  }
-  for (const ranks of world.arenas) {
-    for (const a of ranks) for (const b of ranks) put(a, b, "arena");
-  }
-  for (const { a, b, state } of world.measured ?? []) {
-    if (state === "ok") continue;
-    put(a, b, state);
-    put(b, a, state);
-  }
-  return rows;
-}
-
-/** Merge equal neighbours of a row: start, length, kind. */
-export function runs(row: readonly Kind[]): [number, number, Kind][] {
-  const found: [number, number, Kind][] = [];
-  row.forEach((kind, at) => {
-    const last = found[found.length - 1];
-    if (last && last[2] === kind) last[1] += 1;
-    else found.push([at, 1, kind]);
-  });
   return found;
 }

@@ -1,6 +1,6 @@
 // The controls of the topology: zoom, and the measurement of all links.
 
-import { disable, el, set_text, type Disposables } from "../shared/dom";
+import { button, disable, el, set_text, type Disposables } from "../shared/dom";
 import type { Requests } from "../shared/requests";
 import type { Frame } from "./state";
 
@@ -12,15 +12,15 @@ const STOP_S = 15;
 export class Zoom {
   readonly element: HTMLElement;
   private at = STEPS.indexOf(1);
-  private readonly out = this.button("−", "smaller", -1);
-  private readonly into = this.button("+", "larger", 1);
+  private readonly out = button("−", "smaller", () => this.step(-1));
+  private readonly into = button("+", "larger", () => this.step(1));
 
   constructor(
     stage: HTMLElement,
     disposables: Disposables,
     private readonly on_change: () => void,
   ) {
-    this.element = el("span", { class: "px-zoom", role: "group", "aria-label": "zoom" }, this.out, this.into);
+    this.element = el("span", { class: "px-modes", role: "group", "aria-label": "zoom" }, this.out, this.into);
     disposables.on<WheelEvent>(stage, "wheel", (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
@@ -38,12 +38,6 @@ export class Zoom {
     return STEPS[this.at] ?? 1;
   }
 
-  private button(sign: string, words: string, by: number): HTMLButtonElement {
-    const made = el("button", { type: "button", class: "px-button", "aria-label": words, title: words }, sign);
-    made.addEventListener("click", () => this.step(by));
-    return made;
-  }
-
   private step(by: number): void {
     const to = Math.min(STEPS.length - 1, Math.max(0, this.at + by));
     if (to === this.at) return;
@@ -57,22 +51,16 @@ export class Zoom {
 /** Requests the measurement; the world brings the results, the answer brings the words. */
 export class Measure {
   readonly element: HTMLElement;
-  private readonly press = this.button("Measure the links", "latency and bandwidth of each link, one after the other");
-  private readonly stop = this.button("Stop", "stop measuring; what was measured until then is not kept");
+  private readonly press = button("Measure the links", "latency and bandwidth of each link, one after the other", () => void this.ask());
+  private readonly stop = button("Stop", "stop measuring; what was measured until then is not kept", () => void this.end());
   private readonly said = el("div", { class: "px-measured", role: "status", "aria-live": "polite", hidden: true });
   private readonly far = el("span", { class: "px-soft" }); // not read aloud: it changes all the time
   private is_asking = false;
 
   constructor(private readonly requests: Requests) {
-    this.press.addEventListener("click", () => void this.ask());
-    this.stop.addEventListener("click", () => void this.end());
     this.stop.hidden = true;
     const buttons = el("div", { class: "px-buttons" }, this.press, this.stop, this.far);
     this.element = el("div", { class: "px-measure" }, buttons, this.said);
-  }
-
-  private button(words: string, title: string): HTMLButtonElement {
-    return el("button", { type: "button", class: "px-button", title }, words);
   }
 
   /** Show progress and the stop button in all views, even if another view sent the request. */

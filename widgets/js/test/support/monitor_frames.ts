@@ -1,5 +1,5 @@
 // Made-up frames of the monitor.
-import type { Frame, RankNow, SpanRow } from "../../src/monitor/state";
+import { MS, type Frame, type RankNow, type SpanRow } from "../../src/monitor/state";
 import type { State } from "../../src/topology/state";
 
 export function rank(state: State, more: Partial<RankNow["rate"]> = {}, detail = ""): RankNow {
@@ -44,5 +44,6 @@ export interface Some {
 
 export function row(begun: number, done: number, more: Some = {}): SpanRow {
   const { rank = 0, number = begun, op = "all_sum", wait = 1, count = 1, failure = "", peer = -1 } = more;
-  return [rank, number, op, begun, done, done - begun, wait, 2048, count, 5, "", peer, 0, failure];
+  const [begun_ns, done_ns, inside_ns, wait_ns] = [begun * MS, done * MS, (done - begun) * MS, wait < 0 ? -1 : wait * MS];
+  return [rank, [number, op, begun_ns, done_ns, inside_ns, wait_ns, 2048, 5, 0, peer, count, 0, failure]];
 }

@@ -24,13 +24,17 @@ export class Page {
     return [...this.root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
   }
 
-  get matrix(): SVGSVGElement {
-    return this.root.querySelector(".px-matrix svg") as SVGSVGElement;
+  /** Return the texts of the visible rows of the table of links. */
+  get links(): (string | null)[][] {
+    const rows = this.root.querySelectorAll<HTMLTableRowElement>(".px-link-table tbody tr:not([hidden])");
+    return [...rows].map((row) => [...row.cells].map((cell) => [...cell.childNodes].map((its) => its.textContent).join(" ")));
   }
 
-  /** Return the matrix's description of the current field. */
-  get read(): string | null | undefined {
-    return this.root.querySelector(".px-read")?.textContent;
+  /** Return the button of a rank in the table of links. */
+  link(ranks: string, rank: number): HTMLButtonElement {
+    const at = this.links.findIndex(([its]) => its === ranks);
+    const row = this.root.querySelectorAll(".px-link-table tbody tr:not([hidden])")[at];
+    return row?.querySelector(`[aria-label="rank ${rank}"]`) as HTMLButtonElement;
   }
 
   /** Press keys on the focused element; none gets them if that is the page itself. */

@@ -9,7 +9,7 @@ import itertools
 import queue
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from phalanx.errors import DistributedError
@@ -58,10 +58,12 @@ class Help:
     which are atomic). A late answer is dropped.
     """
 
-    def __init__(self, size: int, send: Callable[[int, Complete | Inspect], None]) -> None:
+    def __init__(
+        self, size: int, lost: Collection[int], send: Callable[[int, Complete | Inspect], None]
+    ) -> None:
         self._size = size
         self._send = send
-        self._lost: set[int] = set()
+        self._lost = lost  # the dead ranks, as they are now
         # From a random number on: an answer to another client's question is dropped, too.
         self._ids = itertools.count(secrets.randbits(48))
         self._pending: dict[int, tuple[int, queue.SimpleQueue[HelpAnswer | None]]] = {}
@@ -162,13 +164,8 @@ class Help:
         if found is not None:
             found[1].put(answer)
 
-    def on_replaced(self, rank: int) -> None:
-        """Ask this rank again: it has a new process."""
-        self._lost.discard(rank)
-
     def on_lost(self, rank: int) -> None:
-        """Stop asking this rank and waiting for it."""
-        self._lost.add(rank)
+        """Wait no longer for a rank that has died."""
         for where, answers in [*self._pending.values()]:
             if where == rank:
                 answers.put(None)

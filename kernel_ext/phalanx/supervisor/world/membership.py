@@ -23,10 +23,10 @@ from phalanx.protocol import (
     Welcome,
     Withdraw,
 )
-from phalanx.protocol.host import AbortEpoch
+from phalanx.protocol.host import AbortEpoch, GiveBack
 
-from .hosts.host_set import HostSet
-from .world_state import Answer, WorldState
+from ..hosts.host_set import HostSet
+from .state import Answer, WorldState
 
 
 class MembershipCoordinator:
@@ -87,6 +87,28 @@ class MembershipCoordinator:
         epoch = self._world.epoch
         self._host.take(AbortEpoch(epoch, kind, culprit, reason))
         self.send_all(self._world.abort(epoch, reason, culprit))
+
+    def free_waiters(self, rank: int, reason: str) -> None:
+        """Free the ranks that wait in this epoch for ``rank``.
+
+        It never comes: ranks that begin to wait later are freed as well.
+        """
+        self.abort(AbortKind.RANK_FAILURE, reason, rank)
+
+    def lose(
+        self, rank: int, reason: str, consequence: str = "", *, will_return: bool = False
+    ) -> None:
+        """Free those that wait for a dead rank; record its death.
+
+        The control page of every host gets the abort, which frees the ranks that wait there. The
+        arguments are those of `WorldState.lose`, which refuses the ranks that wait in the root.
+        """
+        said = f"{reason}; {consequence}" if consequence else reason
+        self._host.take(AbortEpoch(self._world.epoch, AbortKind.RANK_FAILURE, rank, said))
+        self.send_all(self._world.lose(rank, reason, consequence, will_return=will_return))
+        # A rank that is being ended may still save arrays.
+        if self._host.statuses[rank] is not None:
+            self._host.take(GiveBack(rank))
 
     def take_abort(self) -> bool:
         """End the epoch if its control page has an abort.

@@ -1,17 +1,16 @@
-"""Keep the state of a world: ranks, epochs, rendezvous, joins and losses.
+"""Keep the state of a world: epochs, rendezvous, joins and losses.
 
-`RankDirectory` knows which ranks live, and tells it to its subscribers. `WorldState` is pure:
-messages in, messages out.
+`WorldState` is pure: messages in, messages out.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from phalanx.protocol import (
     CellAllowed,
+    CellEnded,
     Gather,
     Gathered,
     RankState,
@@ -21,111 +20,10 @@ from phalanx.protocol import (
     SplitFormed,
 )
 
+from .cells import CellHistory
+from .ranks import RankDirectory
+
 Answer = tuple[int, Gathered | Refused]  # (rank, message)
-
-
-RESTARTED = "is being restarted"  # why a rank is dead during its restart
-
-
-@dataclass(frozen=True)
-class LossRecord:
-    """Death of a rank: its cause, and the time (`time.time`)."""
-
-    reason: str
-    at_s: float
-
-
-class RankDirectory:
-    """Keep the state of each rank: starting, alive, lost or being replaced.
-
-    A lost rank keeps its number; it is alive again once a new process has it. `dead` has the ranks
-    that are being replaced as well.
-
-    Examples
-    --------
-    >>> ranks = RankDirectory(2, clock=lambda: 10.0)
-    >>> ranks.subscribe(lost=lambda rank: print("lost", rank))
-    >>> ranks.mark_lost(1, "killed")
-    lost 1
-    >>> ranks.mark_replacing(1)
-    >>> ranks.dead, ranks.loss(1)
-    ({1: 'is being restarted'}, LossRecord(reason='killed', at_s=10.0))
-    >>> ranks.mark_alive(1)
-    >>> ranks.dead
-    {}
-    """
-
-    def __init__(self, size: int, clock: Callable[[], float] = time.time) -> None:
-        self.size = size
-        self._clock = clock
-        self._ready: set[int] = set()
-        self._replaced: set[int] = set()
-        self._losses: dict[int, LossRecord] = {}
-        self._dead: dict[int, str] = {}
-        self._on_lost: list[Callable[[int], None]] = []
-        self._on_alive: list[Callable[[int], None]] = []
-
-    def subscribe(
-        self,
-        *,
-        lost: Callable[[int], None] | None = None,
-        alive: Callable[[int], None] | None = None,
-    ) -> None:
-        """Call ``lost(rank)`` and ``alive(rank)`` after each such change."""
-        self._on_lost += [lost] if lost is not None else []
-        self._on_alive += [alive] if alive is not None else []
-
-    @property
-    def dead(self) -> Mapping[int, str]:
-        """Return the lost ranks, each with the newest reason."""
-        return self._dead
-
-    def loss(self, rank: int) -> LossRecord:
-        """Return the death of a rank that is in `dead`."""
-        return self._losses[rank]
-
-    def is_ready(self, rank: int) -> bool:
-        """Whether the rank's first process has started."""
-        return rank in self._ready
-
-    @property
-    def are_ready(self) -> bool:
-        """Whether the first processes of all ranks have started."""
-        return len(self._ready) == self.size
-
-    def is_replacement(self, rank: int) -> bool:
-        """Whether the current process of this rank is not its first."""
-        return rank in self._replaced
-
-    def mark_ready(self, rank: int) -> None:
-        """Record that a rank's process takes cells."""
-        self._ready.add(rank)
-
-    def mark_lost(self, rank: int, reason: str, consequence: str = "") -> None:
-        """Record the death of a rank.
-
-        ``consequence`` is added to the reason while the rank is dead.
-        """
-        self._losses.setdefault(rank, LossRecord(reason, self._clock()))
-        self._dead[rank] = f"{reason}; {consequence}" if consequence else reason
-        for tell in self._on_lost:
-            tell(rank)
-
-    def mark_replacing(self, rank: int) -> None:
-        """Record that a new process is started for a rank."""
-        self._replaced.add(rank)
-        self._losses.setdefault(rank, LossRecord(RESTARTED, self._clock()))
-        self._dead[rank] = RESTARTED
-
-    def mark_not_replaced(self, rank: int, reason: str) -> None:
-        """Record why a lost rank could not be replaced."""
-        self._dead[rank] = reason
-
-    def mark_alive(self, rank: int) -> None:
-        """Record that a new process has a lost rank."""
-        del self._dead[rank], self._losses[rank]
-        for tell in self._on_alive:
-            tell(rank)
 
 
 @dataclass
@@ -162,10 +60,10 @@ class WorldState:
         self._may_replace = may_replace
         self.epoch = 1
         self.ranks = RankDirectory(size)
+        self.cells = CellHistory(self.ranks)  # the first that hears of a death
         self._is_aborted = False
         self._why: tuple[int, str] | None = None  # of the abort: culprit (or -1), cause
         self._rounds: dict[int, _Round] = {}
-        self._running: dict[str, set[int]] = {}  # cell -> ranks that still run it
         self._absence_reason: dict[int, str] = {}  # by rank: why it is not in the newest cell
         self._splits: dict[int, tuple[tuple[int, ...], set[int]]] = {}  # members, ranks inside
         self._living_on: set[int] = set()  # ranks with threads that outlived their cell
@@ -232,8 +130,6 @@ class WorldState:
         self._is_aborted = True
         self._asking.pop(rank, None)
         self._asked.discard(rank)
-        for ranks in self._running.values():
-            ranks.discard(rank)
         self.ranks.mark_lost(rank, reason, consequence)
         why = self.dead[rank]
         if self._why is None:  # for ranks that come to this epoch when the rank has returned
@@ -387,7 +283,9 @@ class WorldState:
 
     # -- cells --------------------------------------------------------------------------------
 
-    def begin_cell(self, request_id: int, cell: str, ranks: tuple[int, ...]) -> CellAllowed:
+    def begin_cell(
+        self, request_id: int, cell: str, ranks: tuple[int, ...], title: str = ""
+    ) -> CellAllowed:
         """Start a cell; begin a new epoch first if needed and possible.
 
         ``reform`` in the answer tells the client to have the ranks enter the epoch. It is also set
@@ -400,31 +298,21 @@ class WorldState:
             self.begin_epoch()
         # A rank that still runs an earlier cell takes no part in this one.
         self._absence_reason = dict.fromkeys(self.unfinished(), "still runs the cell before")
-        self._running[cell] = {rank for rank in ranks if rank not in self.dead}
+        self.cells.begin(cell, ranks, title)
         return CellAllowed(request_id, self.epoch, reform, dict(self.dead))
 
-    def end_cell(
-        self, rank: int, cell: str, *, ok: bool = True, has_background_threads: bool = False
-    ) -> None:
-        """Record that a rank's part of a cell is over.
-
-        ``has_background_threads``: threads of the cell go on and may still take part in operations.
-        """
-        if cell == self._newest():
-            self._absence_reason[rank] = "ended its cell" if ok else "ended its cell with an error"
+    def end_cell(self, rank: int, end: CellEnded) -> None:
+        """Record that a rank's part of a cell is over."""
+        if end.cell == self.cells.newest:
+            self._absence_reason[rank] = f"ended its cell{'' if end.ok else ' with an error'}"
         else:
             # The rank ended an earlier cell, and was not asked to run the newest one.
             self._absence_reason.pop(rank, None)
+        # Threads of the cell may go on, and still take part in operations.
         self._living_on.discard(rank)
-        if has_background_threads:
+        if end.has_background_threads:
             self._living_on.add(rank)
-        ranks = self._running.get(cell)
-        if ranks is not None:
-            ranks.discard(rank)
-
-    def forget_cell(self, cell: str) -> bool:
-        """Drop a cell that was announced and never sent; False if unknown."""
-        return self._running.pop(cell, None) is not None
+        self.cells.end(rank, end)
 
     def absence_reason(self, rank: int) -> str:
         """Return the reason for a rank's absence from the running cell."""
@@ -441,20 +329,14 @@ class WorldState:
         """
         if not self.has_cells:
             return set()
-        away = self.alive - self._living_on
-        return away - self._running.get(self._newest(), set())
-
-    def _newest(self) -> str:
-        """Return the running cell that began last."""
-        return next(reversed(self._running), "")
+        return self.alive - self._living_on - self.cells.running_on(self.cells.newest)
 
     def unfinished(self) -> set[int]:
-        """Return the ranks that still run a cell; drop finished cells."""
-        self._running = {cell: ranks for cell, ranks in self._running.items() if ranks}
-        return set().union(*self._running.values())
+        """Return the ranks that still run a cell."""
+        return self.cells.busy
 
     def state(self, rank: int) -> RankState:
         """Return a rank's state: dead, busy or idle."""
         if rank in self.dead:
             return "dead"
-        return "busy" if any(rank in ranks for ranks in self._running.values()) else "idle"
+        return "busy" if rank in self.cells.busy else "idle"

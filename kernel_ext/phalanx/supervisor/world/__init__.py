@@ -1,0 +1,1 @@
+"""Keep the state of a world: its ranks, epochs and cells."""
