@@ -43,6 +43,7 @@ class Actor:
         on_exit: Callable[[int], None],
         stdin: Any = None,
         tied: bool = False,
+        fork: Any = None,
     ) -> None:
         self.pid = _NO_PID
         self.status: int | None = None
@@ -105,7 +106,7 @@ class _Controller:
     def __init__(self, on_up: Callable[[Any], None], on_lost: Callable[[str, str], None]) -> None:
         self._on_up = on_up
 
-    def start(self, cwd: str, addresses: Any = None) -> None:
+    def start(self, cwd: str, addresses: Any, fork: Any) -> None:
         self._on_up(CONNECTION)
 
     async def stop(self) -> None:
@@ -173,6 +174,7 @@ def staged() -> Iterator[None]:
     with (
         mock.patch.object(host_set, "LocalHost", _Host),
         mock.patch.object(local_host, "ChildProcess", Actor),
+        mock.patch.object(local_host, "can_adopt", lambda: False),  # no fork server
         mock.patch.object(local_host, "Sweeper", _Sweeper),
         mock.patch.object(host_set, "Sweeper", _Sweeper),
         mock.patch.object(engines, "ControllerProcess", _Controller),
