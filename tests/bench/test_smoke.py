@@ -28,13 +28,13 @@ _PROGRAMS = [
 @pytest.mark.parametrize(
     ("script", "arguments", "words"),
     [
-        ("attach.py", ["--ranks", "2", "--rounds", "1"], ["same process", "new process", "attach"]),
-        ("boot.py", ["--ranks", "2", "--rounds", "1"], ["phalanx", "ipyparallel"]),
-        ("cells/cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px", "pass", "1+1"]),
-        ("cells/output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
+        (
+            "start.py", ["--ranks", "2", "--rounds", "1"],
+            ["boot phalanx", "boot ipyparallel", "same process", "new process", "it is there", "first right sum"],
+        ),
+        ("rivals/compare.py", ["--rounds", "1", "--only", "some_ranks"], ["phalanx", "ipyparallel", "cell on rank 1"]),
         ("cells/input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("engine/time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
-        ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
         ("engine/watching_cost.py", ["--ranks", "2", "--rounds", "2", "--turn", "0.3"], ["not watched, us", "1048576"]),
         ("engine/call_cost.py", ["--loops", "100"], ["in place", "long way"]),
         ("cells/monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),

@@ -1,12 +1,10 @@
-"""Run MLX's own distributed tests with `mx.distributed` served by phalanx.
+"""Run MLX's own distributed tests, with phalanx as the MPI that `mx.distributed` calls.
 
-    python tests/mlx_tests/run.py [--adapter] --mlx-tests MLX/python/tests
+    python tests/mlx_tests/run.py --mlx-tests MLX/python/tests
 
 where MLX is a checkout of ml-explore/mlx; nothing of it is kept here. It needs the package mlx.
 `test_mlx` runs the same where PHALANX_MLX_CHECKOUT names that checkout.
-Every file is run by as many ranks as MLX means it for, and a table says which tests passed on all.
-With --adapter, MLX's own functions call us as its MPI, and more numbers of ranks run; without it,
-those of `px` take their place.
+A table says which tests of which file passed on all of how many ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 
 # File, ranks, and what is left out: ring's `test_groups` asserts that split fails, and those that
-# shard 1024 and 128 rows cannot do so among 3 ranks, in any implementation.
+# shard 1024 and 128 rows cannot do so among 3 ranks, in any implementation. MPI's file is written for
+# 8 ranks: its `test_groups` and `test_mixed` assert that, and its `test_send_recv` needs pairs.
 PLAN = (
     ("ring_test_distributed.py", 2, ("-test_groups",)),
     (
@@ -29,11 +28,6 @@ PLAN = (
     ),
     ("ring_test_distributed.py", 4, ("-test_groups",)),
     ("mpi_test_distributed.py", 8, ()),
-)
-# The same through MLX's own functions: MPI's file also on fewer ranks than it is written for. Its
-# `test_groups` and `test_mixed` assert 8 ranks, and its `test_send_recv` needs pairs.
-ADAPTER_PLAN = (
-    *PLAN,
     ("ring_test_distributed.py", 8, ("-test_groups",)),
     ("mpi_test_distributed.py", 2, ("-test_groups", "-test_mixed")),
     (
@@ -49,21 +43,15 @@ ADAPTER_PLAN = (
     ),
     ("mpi_test_distributed.py", 4, ("-test_groups", "-test_mixed")),
 )
-# With `px` only. It asserts that a new result takes the place of the old one, which a result that is there at once
-# cannot: the variable's old array lives until the new one has come.
-CANNOT = "test_donation"
 SERVE = Path(__file__).with_name("serve.py")
 # `phalanx launch` puts the rank in front of each line.
 LINE = re.compile(r"^\[(\d+)\] (passed|failed|skipped) (\w+) ?(.*)$")
 
 
-def run_file(
-    path: Path, ranks: int, tests: tuple[str, ...], timeout: float, *, is_adapter: bool = False
-) -> bool:
+def run_file(path: Path, ranks: int, tests: tuple[str, ...], timeout: float) -> bool:
     """Run one file on so many ranks and print how each test ended."""
     command = [sys.executable, "-m", "phalanx", "launch", "-n", str(ranks), "--"]
-    command += [sys.executable, str(SERVE), *(["--adapter"] if is_adapter else [])]
-    command += [str(path), *tests]
+    command += [sys.executable, str(SERVE), str(path), *tests]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
         out, err, status = done.stdout, done.stderr, done.returncode
@@ -80,10 +68,7 @@ def run_file(
         worst = min(by_rank.values())  # failed < passed < skipped
         missing = "" if len(by_rank) == ranks else f" (only {len(by_rank)} ranks ended it)"
         print(f"  {worst[0]:8}{name}{missing}{'  ' + worst[1] if worst[1] else ''}")
-        is_known = not is_adapter and name == CANNOT and worst[0] == "failed"
-        if is_known:
-            print(f"{'':10}(known: see {Path(__file__).name})")
-        is_good &= is_known or (worst[0] != "failed" and not missing)
+        is_good &= worst[0] != "failed" and not missing
     if not is_good:
         print(err, file=sys.stderr)
     return is_good
@@ -92,24 +77,16 @@ def run_file(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mlx-tests", type=Path, required=True, help="MLX's folder python/tests")
-    parser.add_argument("--adapter", action="store_true", help="through MLX's own functions")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one file")
     parser.add_argument("tests", nargs="*", help="only these, by name; -NAME leaves one out")
     options = parser.parse_args()
     folder = options.mlx_tests.resolve()
-    plan = ADAPTER_PLAN if options.adapter else PLAN
-    lacking = sorted({name for name, _, _ in plan if not (folder / name).is_file()})
+    lacking = sorted({name for name, _, _ in PLAN if not (folder / name).is_file()})
     if lacking:
         parser.error(f"there is no {' and no '.join(lacking)} in {folder}")
     results = [
-        run_file(
-            folder / name,
-            ranks,
-            (*left_out, *options.tests),
-            options.timeout,
-            is_adapter=options.adapter,
-        )
-        for name, ranks, left_out in plan
+        run_file(folder / name, ranks, (*left_out, *options.tests), options.timeout)
+        for name, ranks, left_out in PLAN
     ]
     print(f"\n{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1

@@ -1,9 +1,7 @@
-"""One rank of MLX's own distributed tests, with `mx.distributed` served by phalanx.
+"""One rank of MLX's own distributed tests: MLX's functions call phalanx as its MPI (`phalanx.adapters.mlx`).
 
-Usage, on every rank: serve.py [--adapter] FILE [TEST ...]; FILE is one of MLX's, in a folder that
-has its `mlx_tests.py`; a TEST begins with ``-`` where it is left out. Prints one line per test.
-With --adapter, MLX's own functions call us as its MPI (`phalanx.adapters.mlx`); without it, those of
-`px` take their place.
+Usage, on every rank: serve.py FILE [TEST ...]; FILE is one of MLX's, in a folder that has its
+`mlx_tests.py`; a TEST begins with ``-`` where it is left out. Prints one line per test.
 """
 
 from __future__ import annotations
@@ -14,24 +12,6 @@ import unittest
 from pathlib import Path
 
 import mlx.core as mx
-
-import phalanx as px
-
-NAMES = ("all_gather", "all_max", "all_min", "all_sum", "recv", "recv_like", "send", "sum_scatter")
-
-
-def init(strict=False, backend="any", **options):
-    """MLX's tests of many ranks ask for MPI, which is one way of many to be started here."""
-    return px.init(strict, "any" if backend == "mpi" else backend, **options)
-
-
-def serve() -> None:
-    """Put phalanx in the place of `mx.distributed`, for MLX's layers, too."""
-    for name in NAMES:
-        setattr(mx.distributed, name, getattr(px, name))
-    mx.distributed.init = init
-    mx.distributed.is_available = px.is_available
-    mx.distributed.Group = px.Group
 
 
 def take_mpi_for_ring() -> None:
@@ -72,13 +52,9 @@ class Lines(unittest.TestResult):
 
 
 def main() -> int:
-    is_adapter = sys.argv[1] == "--adapter"
-    path, *wanted = sys.argv[2 if is_adapter else 1 :]
+    path, *wanted = sys.argv[1:]
     sys.path.insert(0, str(Path(path).parent))
-    if is_adapter:
-        take_mpi_for_ring()
-    else:
-        serve()
+    take_mpi_for_ring()
     module = importlib.import_module(Path(path).stem)
     left_out = {name[1:] for name in wanted if name.startswith("-")}
     wanted = [name for name in wanted if not name.startswith("-")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from distributed.farm.farm import Farm
-from mlx_tests.run import ADAPTER_PLAN, PLAN, run_file
+from mlx_tests.run import PLAN, run_file
 from support.runs.tiers import deep_but
 
 CHECKOUT_VARIABLE = "PHALANX_MLX_CHECKOUT"
@@ -60,10 +60,3 @@ def tests_of_mlx() -> Path:
 @pytest.mark.parametrize(("name", "ranks", "left_out"), PLAN)
 def test_mlx_finds_what_it_expects(tests_of_mlx, name, ranks, left_out):
     assert run_file(tests_of_mlx / name, ranks, left_out, timeout=300.0)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(330)
-@pytest.mark.parametrize(("name", "ranks", "left_out"), ADAPTER_PLAN)
-def test_mlx_finds_what_it_expects_of_its_own_functions(tests_of_mlx, name, ranks, left_out):
-    assert run_file(tests_of_mlx / name, ranks, left_out, timeout=300.0, is_adapter=True)

@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -16,10 +15,10 @@ import pytest
 from support import promise
 from support.ranks import loops
 from support.runs import quarantine, skips
-from support.runs.history import Outcome, outcomes, typical_seconds, write_durations
+from support.runs.history import Outcome, append, outcomes, write_durations
 from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
-from tools import power, repeat
+from tools import repeat
 
 from phalanx.supervisor.hosts.session import JOIN_S
 
@@ -154,12 +153,6 @@ def test_deep_but_keeps_what_it_is_told():
         deep_but([4], [1, 2, 3])
 
 
-def history_of(path: Path, *rows: tuple[str, str, str, float]) -> Path:
-    lines = [Outcome(run, test, outcome, seconds, 1.0) for run, test, outcome, seconds in rows]
-    path.write_text("".join(json.dumps(vars(line)) + "\n" for line in lines))
-    return path
-
-
 def test_a_run_records_how_each_test_ended(tmp_path):
     tests = (
         "import support.runs.history as h, pathlib\n"
@@ -185,19 +178,11 @@ def test_a_run_records_how_each_test_ended(tmp_path):
     assert {o.test: o.outcome for o in outcomes(tmp_path / "record")} == ended
 
 
-def test_usual_times_come_from_the_history(tmp_path):
-    path = history_of(
-        tmp_path / "h",
-        ("1", "a.py::x", "failed", 9.0),
-        ("2", "a.py::x", "passed", 1.0),
-        ("2", "b.py::y", "failed", 5.0),
-        ("3", "a.py::x", "passed", 3.0),
-        ("3", "b.py::z", "failed", 2.0),
-    )
-    assert typical_seconds("a.py::x", path) == 2.0
-    assert typical_seconds("b.py::z", path) == 2.0  # never passed
-    assert typical_seconds("b.py::new", path) is None
-    write_durations(path, tmp_path / "d.json")
+def test_durations_are_those_of_the_last_run_of_each_test(tmp_path):
+    ended = [("a.py::x", 9.0), ("b.py::y", 5.0), ("a.py::x", 3.0), ("b.py::z", 2.0)]
+    for test, seconds in ended:
+        append(Outcome("run", test, "passed", seconds, 1.0), tmp_path / "h")
+    write_durations(tmp_path / "h", tmp_path / "d.json")
     assert json.loads((tmp_path / "d.json").read_text()) == {"a.py": 3.0, "b.py": 7.0}
 
 
@@ -211,12 +196,6 @@ def test_functions_that_a_change_touches_are_found(tmp_path):
     assert repeat.touched(diff, tmp_path) == ["tests/test_x.py::test_a"]
     both = "+++ b/tests/test_x.py\n@@ -5,4 +5,4 @@\n"
     assert repeat.touched(both, tmp_path) == ["tests/test_x.py::test_a", "tests/test_x.py::test_b"]
-
-
-def test_a_repetition_that_takes_too_long_has_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(repeat, "passes", lambda test, limit_s: limit_s > 100)
-    monkeypatch.setattr(repeat, "typical_seconds", lambda test: 1.0)
-    assert str(repeat.repeat("x", 3, math.inf)) == "3/3"
 
 
 def test_a_bound_is_asserted_and_recorded(tmp_path, monkeypatch):
@@ -236,16 +215,6 @@ def test_a_wait_ends_with_what_was_awaited_or_says_what():
     assert wait_until(lambda: next(seen), "seven") == 7
     with pytest.raises(AssertionError, match="not within 0 s: the moon"):
         wait_until(lambda: False, "the moon", timeout_s=0)
-
-
-@pytest.mark.parametrize(
-    ("file", "said"), [("tests/gone.py", "not there"), ("tests/test_bad.py", "ended with")]
-)
-def test_a_fault_is_not_found_by_a_run_that_cannot_begin(tmp_path, file, said):
-    (tmp_path / "tree/tests").mkdir(parents=True)
-    (tmp_path / "tree/tests/test_bad.py").write_text("import no_module_of_this_name\n")
-    with pytest.raises(RuntimeError, match=said):
-        power.Checkout(tmp_path, "HEAD").first_failure([file], None)
 
 
 def test_a_held_loop_waits_for_limits_of_its_own_clock_on_a_busy_machine(monkeypatch):

@@ -1,9 +1,9 @@
-"""Compare Phalanx with jupyter-distributed, side by side in one run: time, size, and what a user sees.
+"""Compare Phalanx with ipyparallel and jupyter-distributed: time, size, and what a user sees.
 
-Both tools run 4 ranks behind a real kernel, driven as a front end does; they take turns in each
+Each tool runs 4 ranks behind a real kernel, driven as a front end does; they take turns in each
 round. A number is the median over rounds with its spread; other values are shown as they were seen.
-jupyter-distributed has an environment of its own: --rival names its Python. JupyterLab's pages, other
-hosts and MCP are not compared here.
+jupyter-distributed has an environment of its own: --rival names its Python; without it, it is left
+out. JupyterLab's pages, other hosts and MCP are not compared here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (0, 1, 2)]
 
 from common import arguments, median, print_machine, print_table, spread, write_json
 from rows import OWN, SHARED, Seen
-from sides import JupyterDistributed, Phalanx, Side
+from sides import IPyParallel, JupyterDistributed, Phalanx, Side
 
 log = logging.getLogger("rivals")
 
@@ -64,13 +64,13 @@ def words(values: list[Any]) -> str:
 
 
 def main() -> None:
-    """Measure both tools in turns and print the table."""
+    """Measure the tools in turns and print the table."""
     options = arguments(
         __doc__ or "",
         rounds=(2, "how often everything is done"),
         rival=(
             "",
-            "Python of an environment with jupyter-distributed; without it only Phalanx is measured",
+            "Python of an environment with jupyter-distributed, to measure that, too",
         ),
         only=(
             "",
@@ -78,7 +78,7 @@ def main() -> None:
         ),
     ).parse_args()
     print_machine()
-    sides: list[Side] = [Phalanx()]
+    sides: list[Side] = [Phalanx(), IPyParallel()]
     if options.rival:
         sides.append(JupyterDistributed(options.rival))
     only = options.only.split(",") if options.only else []
@@ -88,25 +88,13 @@ def main() -> None:
             print(f"round {n + 1}: {side.name}", file=sys.stderr, flush=True)
             records.append({"side": side.name, "round": n, "seen": measure(side, only)})
     names = list(dict.fromkeys(name for record in records for name in record["seen"]))
-    print_table(
-        ("what", *(side.name for side in sides)),
-        [
-            (
-                name,
-                *(
-                    words(
-                        [
-                            r["seen"][name]
-                            for r in records
-                            if r["side"] == side.name and name in r["seen"]
-                        ]
-                    )
-                    for side in sides
-                ),
-            )
-            for name in names
-        ],
-    )
+    rows = []
+    for name in names:
+        found = [(r["side"], r["seen"][name]) for r in records if name in r["seen"]]
+        rows.append(
+            [name, *(words([value for its, value in found if its == side.name]) for side in sides)]
+        )
+    print_table(("what", *(side.name for side in sides)), rows)
     write_json(options.json, records)
 
 

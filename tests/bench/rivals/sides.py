@@ -67,7 +67,8 @@ class Side:
 
     def replace_dead(self, kernel: CountingKernel) -> None:
         """Bring a dead rank back, as the tool's guide says."""
-        raise NotImplementedError
+        msg = f"{self.name} replaces no dead rank"
+        raise NotImplementedError(msg)
 
     def _kernel(self, folder: Path, **more: Any) -> CountingKernel:
         mark = os.urandom(8).hex()
@@ -157,3 +158,32 @@ class JupyterDistributed(Side):
 
     def replace_dead(self, kernel: CountingKernel) -> None:
         kernel.restart()
+
+
+class IPyParallel(Side):
+    """A cluster of ipyparallel beside the plain kernel, and its ``%%px``."""
+
+    name = "ipyparallel"
+    _START = f"""import ipyparallel
+cluster = ipyparallel.Cluster(n={N_RANKS}, log_level=50)
+client = cluster.start_and_connect_sync(activate=True)
+client[:].scatter('rank', range({N_RANKS}), flatten=True)
+%px import os; os.environ['RANK'] = str(rank)"""
+
+    def open(self, folder: Path) -> CountingKernel:
+        kernel = self._kernel(folder)
+        kernel.run(self._START, timeout=120)
+        return kernel
+
+    def cell(self, code: str, ranks: tuple[int, ...] = ALL) -> str:
+        some = "" if ranks == ALL else " --targets " + ",".join(map(str, ranks))
+        return f"%%px{some}\n{code}"
+
+    def texts(self, result: CellResult) -> Texts:
+        texts: Texts = {}
+        for output in result.outputs:
+            said = ANSI.sub("", output.get("data", {}).get("text/plain", ""))
+            if label := re.match(r"\[stdout:(\d+)\] ", said):
+                rank = int(label[1])
+                texts[rank] = texts.get(rank, "") + said[label.end() :]
+        return texts

@@ -8,15 +8,14 @@ answered, nothing escapes into the loop, no descriptor is left open at the end.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 from unittest import mock
 
 import msgspec
-from fuzz.quiet import quiet
-from fuzz.stage import actors, staged
+from fuzz.stage import actors
 from fuzz.supply import Supply
-from fuzz.targets.supervisor import Play, _descriptors, _Failures, encoded, raise_first
+from fuzz.targets.supervisor import Play, encoded, run_play
+from support.hosts.far_hosts import Door, Process
 from support.ranks.loops import JumpingLoop
 
 import phalanx
@@ -54,7 +53,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.supervisor.hosts import connection
 from phalanx.supervisor.hosts import session as session_module
-from phalanx.supervisor.hosts.session import HostServer, ReliableSession
+from phalanx.supervisor.hosts.session import ReliableSession
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 __all__ = ["one"]
@@ -66,7 +65,6 @@ _BOOT = BootOptions(
     hosts=(HostPlan("a", 1, is_local=True), HostPlan("b", 1)),
     remote=RemoteOptions(launcher="local"),
 )  # fmt: skip
-_MOST_TURNS = 24
 _QUESTIONS = (
     GetTopology,
     GetTrace,
@@ -75,35 +73,13 @@ _QUESTIONS = (
 )
 
 
-class _Process:
-    """What has started the host: it ends when it is killed."""
-
-    def __init__(self) -> None:
-        self._over = asyncio.Event()
-        self.is_over = True  # as soon as it has ended
-
-    async def ended(self) -> str:
-        await self._over.wait()
-        return "its supervisor was killed"
-
-    async def look(self, up: HostUp) -> str:
-        return ""
-
-    def kill(self) -> None:
-        self._over.set()
-
-
-class _Door(HostServer):
+class _Door(Door):
     """A server without a socket: messages to the host are kept, and beats are answered."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Any] = []
         self._theirs = ReliableSession()
-
-    def open(self, addresses: Any) -> tuple[str, ...]:
-        self.endpoints = ("tcp://127.0.0.1:1",)
-        return tuple(addresses)
 
     def hear(self, body: bytes) -> None:
         """Let the newest host send something."""
@@ -194,41 +170,20 @@ async def _play(loop: JumpingLoop, supply: Supply) -> None:
     await booting
     play.says(Hello())
     await asyncio.sleep(0)
-    for _ in range(_MOST_TURNS):
-        if not supply:
-            break
-        await play.turn(supply)
+    await play.go_on(supply)
     await asyncio.sleep(20.0)
-    play.check(loop, running)
     play.check_samples()
-    play.root._over.set()
-    await running
-    await asyncio.sleep(1.0)  # what was cancelled has gone
-    raise_first(loop.thrown + _Failures.thrown)
+    await play.finish(loop, running)
 
 
-async def _launch(_wanted: object) -> _Process:
-    return _Process()
+async def _launch(wanted: Any) -> Process:
+    return Process(wanted.first_line)
 
 
 def one(data: bytes) -> None:
     """Run one input."""
-    before = _descriptors()
-    _Failures.thrown.clear()
-    loop = JumpingLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        with (
-            staged(),
-            quiet(_Failures(logging.CRITICAL)),
-            mock.patch.object(session_module, "HostServer", _Door),
-            mock.patch.object(connection, "launch_host", _launch),
-        ):
-            loop.run_until_complete(_play(loop, Supply(data)))
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(1.0))
-        asyncio.set_event_loop(None)
-        loop.close()
-    assert _descriptors() <= before, "descriptors are left open"
+    with (
+        mock.patch.object(session_module, "HostServer", _Door),
+        mock.patch.object(connection, "launch_host", _launch),
+    ):
+        run_play(_play, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from phalanx.protocol import (
 from phalanx.supervisor.root.script_root import ScriptRoot
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
-__all__ = ["Play", "one", "raise_first", "script", "workspace"]
+__all__ = ["Play", "one", "raise_first", "run_play", "script", "workspace"]
 
 _RANKS = 2
 _QUESTIONS = GetTopology | GetStacks | GetOutput | GetCellStatus
@@ -109,6 +109,21 @@ class Play:
             self._asked += times
         self.may_end |= type(message).__name__ == "Stop"
 
+    async def go_on(self, supply: Supply) -> None:
+        """Take turns until the input is used up."""
+        for _ in range(_MOST_TURNS):
+            if not supply:
+                break
+            await self.turn(supply)
+
+    async def finish(self, loop: JumpingLoop, running: asyncio.Task[None]) -> None:
+        """Check the root, and end it."""
+        self.check(loop, running)
+        self.root._over.set()
+        await running
+        await asyncio.sleep(1.0)  # what was cancelled has gone
+        raise_first(loop.thrown + _Failures.thrown)
+
     def check(self, loop: JumpingLoop, running: asyncio.Task[None]) -> None:
         raise_first(loop.thrown + _Failures.thrown)
         if self.may_end:
@@ -159,16 +174,9 @@ async def _play(loop: JumpingLoop, supply: Supply) -> None:
     if not is_script:
         play.says(Hello())
     await asyncio.sleep(0)
-    for _ in range(_MOST_TURNS):
-        if not supply:
-            break
-        await play.turn(supply)
+    await play.go_on(supply)
     await asyncio.sleep(_SETTLED_S)
-    play.check(loop, running)
-    play.root._over.set()
-    await running
-    await asyncio.sleep(1.0)  # what was cancelled has gone
-    raise_first(loop.thrown + _Failures.thrown)
+    await play.finish(loop, running)
 
 
 def raise_first(thrown: list[BaseException]) -> None:
@@ -180,15 +188,15 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def one(data: bytes) -> None:
-    """Run one input."""
+def run_play(play: Callable[[JumpingLoop, Supply], Coroutine[Any, Any, None]], data: bytes) -> None:
+    """Run a play by the choices of an input; no descriptor may be left open."""
     before = _descriptors()
     _Failures.thrown.clear()
     loop = JumpingLoop()
     asyncio.set_event_loop(loop)
     try:
         with staged(), quiet(_Failures(logging.CRITICAL)):
-            loop.run_until_complete(_play(loop, Supply(data)))
+            loop.run_until_complete(play(loop, Supply(data)))
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()
@@ -196,3 +204,8 @@ def one(data: bytes) -> None:
         asyncio.set_event_loop(None)
         loop.close()
     assert _descriptors() <= before, "descriptors are left open"
+
+
+def one(data: bytes) -> None:
+    """Run one input."""
+    run_play(_play, data)

@@ -21,7 +21,7 @@ from phalanx.supervisor.hosts import session as session_module
 from phalanx.supervisor.hosts.host_set import HostSet
 from phalanx.supervisor.hosts.session import HostServer, ReliableSession
 
-__all__ = ["OPTIONS", "Events", "play", "until"]
+__all__ = ["OPTIONS", "Door", "Events", "Process", "play", "until"]
 
 OPTIONS = BootOptions(
     WorldConfig("test", 2, heartbeat_timeout_s=1.0), 0.0, "/",

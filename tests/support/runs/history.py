@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["DURATIONS", "HISTORY", "Outcome", "append", "outcomes", "typical_seconds"]
+__all__ = ["DURATIONS", "HISTORY", "Outcome", "append", "outcomes"]
 
 ROOT = Path(__file__).parents[3]
 HISTORY = ROOT / "build" / "history.jsonl"
@@ -55,16 +54,6 @@ def append(outcome: Outcome, path: Path = HISTORY) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(outcome)) + "\n")
-
-
-def typical_seconds(test: str, path: Path = HISTORY) -> float | None:
-    """Return the median duration of a test over the runs in which it passed.
-
-    A test that never passed has the duration of its last run.
-    """
-    found = [o for o in outcomes(path) if o.test == test]
-    passed = [o.seconds for o in found if o.outcome == "passed"]
-    return statistics.median(passed or [found[-1].seconds]) if found else None
 
 
 class Recorder:

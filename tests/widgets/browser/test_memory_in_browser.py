@@ -1,7 +1,4 @@
-"""Live widgets are left open while ranks work: neither the page nor the kernel grows with the frames.
-
-Half an hour of it is measured by hand (bench/cells/left_open.py); here what grows by frames is seen in 225.
-"""
+"""Live widgets are left open while ranks work: neither the page nor the kernel grows with the frames."""
 
 from __future__ import annotations
 
