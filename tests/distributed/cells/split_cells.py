@@ -216,16 +216,6 @@ def fail_in_split(color: list[int]) -> str:
     return "no error"
 
 
-def use_color_then_wait(colors: list[int]) -> None:
-    """Split; ranks of color 1 but the last go on to wait for it."""
-    rank = world().rank()
-    group = world().split(colors[rank])
-    holder: Any = sys.modules[__name__]
-    holder.held = group  # garbage would be closed
-    if colors[rank] == 1 and rank != len(colors) - 1:
-        px.all_sum(np.ones(3), group=group)
-
-
 def hold_split() -> int:
     holder: Any = sys.modules[__name__]
     holder.held = world().split(0)

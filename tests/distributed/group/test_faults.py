@@ -1,4 +1,4 @@
-"""Ranks that disagree, die, freeze, come too late or are interrupted: everyone else is told."""
+"""Ranks that fail, come too late or are interrupted: everyone else is told. Of deaths: tests/faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from distributed.cells import cells
 from distributed.cells.cells import Case
 from distributed.operations.contract import DTYPES, INTEGERS, dtype_of
-from support.promise import after_silence_s, within
+from support.promise import within
 from support.waiting import wait_until
 
 import phalanx as px
@@ -94,26 +94,6 @@ def test_a_barrier_has_a_deadline_too(world):
         assert "rank 1" in str(error)
 
 
-@pytest.mark.parametrize("length", [16, 2_000_000])
-@pytest.mark.parametrize("k", [0, 2])
-@pytest.mark.slow
-@pytest.mark.promise
-def test_a_killed_rank_frees_the_others(world, k, length):
-    world.start(cells.endless_sums, length)
-    others = [rank for rank in range(3) if rank != k]
-    world.wait_moved(k)  # it is in the midst of its sums
-    world.kill(k, signal.SIGKILL)
-    with within():
-        errors = world.outcomes(others)
-    for error in errors:
-        assert isinstance(error, px.RankFailure), error
-        assert error.rank == k
-        assert error.host == f"host{world.plan.hosts[k]}"
-    world.start(cells.after_failure, ranks=others)
-    for said in world.outcomes(others):
-        assert all(f"rank {k}" in line for line in said), said
-
-
 @pytest.mark.slow
 @pytest.mark.promise
 def test_over_tcp_a_closed_link_alone_names_the_dead(rank_pool, tmp_path):
@@ -129,25 +109,6 @@ def test_over_tcp_a_closed_link_alone_names_the_dead(rank_pool, tmp_path):
     for error in errors:
         assert isinstance(error, px.RankFailure), error
         assert error.rank == 2
-
-
-@pytest.mark.slow
-@pytest.mark.promise
-def test_a_frozen_rank_is_a_timeout_and_wakes_to_an_error(world):
-    world.kill(1, signal.SIGSTOP)
-    try:
-        world.start(cells.call, Case("all_sum", (1000,)), ranks=[1, 2])
-        world.wait_in("all_sum", [2])
-        world.start(cells.call, Case("all_sum", (1000,)), 0.5, ranks=[0])  # as above
-        with within(after_silence_s(0.5)):
-            errors = world.outcomes([0, 2])
-        for error in errors:
-            assert isinstance(error, px.CollectiveTimeout), error
-            assert "rank 1" in str(error)
-    finally:
-        world.kill(1, signal.SIGCONT)
-    (woken,) = world.outcomes([1])
-    assert isinstance(woken, px.DistributedError), woken
 
 
 def test_what_a_signal_handler_raises_is_what_the_caller_gets(world):
@@ -208,21 +169,6 @@ def test_a_closed_group_says_so_and_the_others_are_told(world):
         assert isinstance(error, px.DistributedError), error
         assert not isinstance(error, px.CollectiveTimeout)
         assert "rank 1" in str(error)
-
-
-@pytest.mark.promise
-def test_a_rank_that_dies_while_the_world_forms_is_named(farm):
-    """Rank 1 never joins: its process ends while the others wait for it."""
-    world = farm.unformed(3, (0, 0, 0), "tcp")
-    world.start(cells.join, ranks=[0, 2])
-    wait_until(lambda: {0, 2} <= world.plan.rounds.get(0, {}).keys(), "ranks 0 and 2 have asked")
-    world.kill(1, signal.SIGKILL)
-    with within():
-        errors = world.outcomes([0, 2])
-    for error in errors:
-        assert isinstance(error, px.RankFailure), error
-        assert error.rank == 1
-        assert "SIGKILL" in str(error)
 
 
 @pytest.mark.promise

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from dataclasses import replace
 
 import pytest
 from distributed.cells import cells, split_cells
-from distributed.cells.cells import Case
 from support.programs.memory import least_growth
 from support.runs.tiers import deep, deep_but
 
@@ -138,17 +136,6 @@ def test_without_a_supervisor_the_links_of_the_world_carry_a_failure_of_a_split(
     assert all("all_sum #1" in said and "CollectiveMismatch" in said for said in found), found
 
 
-@pytest.mark.slow
-def test_a_killed_rank_is_named_by_its_number_in_the_world(world):
-    world.start(split_cells.use_color_then_wait, [0, 1, 0, 1])
-    world.outcomes([0, 2])
-    world.wait_in("all_sum", [1])
-    world.kill(3, signal.SIGKILL)
-    (error,) = world.outcomes([1])  # tests/faults holds it to 2 s
-    assert isinstance(error, px.RankFailure), error
-    assert error.rank == 3
-
-
 def test_splits_go_on_in_the_next_epoch_and_closed_ones_do_not(farm, rank_pool):
     for transport in ("any", "tcp"):
         rank_pool(3, (0, 0, 1), transport).run(split_cells.hold_split)
@@ -196,8 +183,3 @@ def test_two_hundred_splits_leave_no_memory_behind(rank_pool, transport):
     for found in world.run(split_cells.split_many, 70):
         assert found[-1][:2] == found[0][:2]
         assert least_growth([kib for *_, kib in found]) < 1024
-
-
-def test_the_world_works_after_all_that(world):
-    case = Case("all_gather", (3,), "int64")
-    assert len(world.run(cells.call, case)) == 4
