@@ -28,39 +28,6 @@ def world(request, rank_pool):
     return rank_pool(size, hosts, transport)
 
 
-MISMATCHES = {
-    "op": [Case("all_sum"), Case("all_gather")],
-    "dtype": [Case("all_sum", dtype="float32"), Case("all_sum", dtype="float64")],
-    "shape": [Case("all_sum", (4,)), Case("all_sum", (6,))],
-    "same count": [Case("all_sum", (2, 3)), Case("all_sum", (3, 2))],
-    "size": [Case("all_sum", (4,)), Case("all_sum", (400_000,))],
-    "gather": [Case("all_gather", (4,)), Case("all_gather", (6,))],
-    "root": [Case("broadcast", root=0), Case("broadcast", root=1)],
-}
-
-
-@pytest.mark.parametrize("which", MISMATCHES)
-@pytest.mark.parametrize("odd", [0, 2])
-def test_ranks_that_disagree_all_learn_both_calls(world, which, odd):
-    common, other = MISMATCHES[which]
-    by_rank = [other if rank == odd else common for rank in range(3)]
-    for error in world.errors(cells.call_by_rank, by_rank):
-        assert isinstance(error, px.CollectiveMismatch), error
-        text = str(error)
-        assert "\n" not in text
-        for case in (common, other):
-            assert case.op in text
-        if which == "dtype":
-            assert "float32" in text
-            assert "float64" in text
-        if which == "root":
-            assert "root 0" in text
-            assert "root 1" in text
-    notices = world.notices()
-    assert sorted(rank for rank, _ in notices) == [0, 1, 2]
-    assert {notice.kind for _, notice in notices} == {AbortKind.MISMATCH}
-
-
 def test_after_a_failure_the_group_stays_failed_and_says_why(world):
     world.errors(cells.call_by_rank, [Case("all_sum", (n,)) for n in (3, 3, 4)])
     for said in world.run(cells.after_failure):
