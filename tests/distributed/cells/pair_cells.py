@@ -1,4 +1,4 @@
-"""What ranks of the farm run to send messages to each other, through the engine itself."""
+"""What ranks of the farm run to send messages to each other."""
 
 from __future__ import annotations
 
@@ -28,16 +28,12 @@ def content(src: int, dst: int, nbytes: int) -> np.ndarray:
 
 
 def send(dst: int, nbytes: int, timeout: float | None = None) -> None:
-    group = engine()
-    group.send(content(group.rank, dst, nbytes), dst, timeout)
+    px.send(content(engine().rank, dst, nbytes), dst, timeout=timeout)
 
 
 def recv(src: int, nbytes: int, timeout: float | None = None) -> bool:
-    group = engine()
-    wanted = content(src, group.rank, nbytes)
-    out = np.full_like(wanted, -7)
-    group.recv(out, src, timeout)
-    return bool((out == wanted).all())
+    wanted = content(src, engine().rank, nbytes)
+    return bool((px.recv_like(wanted, src, timeout=timeout) == wanted).all())
 
 
 def peers() -> list[int]:
@@ -130,25 +126,6 @@ def mismatched(what: str) -> list[float]:
     return []
 
 
-def send_bits(dst: int) -> None:
-    """Send float64 that numpy knows as int64 only."""
-    engine().send(np.arange(5.0).view(np.int64), dst, dtype="float64")
-
-
-def recv_floats(src: int) -> np.ndarray:
-    out = np.zeros(5)
-    engine().recv(out, src)
-    return out
-
-
-def misnamed(name: str) -> str:
-    try:
-        engine().send(np.ones(3), (engine().rank + 1) % engine().size, dtype=name)
-    except ValueError as error:
-        return str(error)
-    raise AssertionError
-
-
 def begun_output(nbytes: int, like: str) -> tuple[str, bool, bool]:
     """Receive a message that never comes whole: the error, and what the output looks like."""
     out = np.zeros(nbytes // 8)
@@ -167,35 +144,6 @@ def send_and_close(dst: int, sizes: list[int]) -> None:
     for nbytes in sizes:
         send(dst, nbytes)
     engine().close()
-
-
-def refused(peer: int) -> list[str]:
-    said = []
-    for call in (engine().send, engine().recv, px.send, px.recv_like):
-        try:
-            call(np.ones(3), peer)
-        except ValueError as error:
-            said.append(str(error))
-    return said
-
-
-def wait_in_vain(src: int) -> str:
-    try:
-        px.recv_like(np.zeros(3), src, timeout=0.2)
-    except px.DistributedError as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError
-
-
-def alone() -> list[str]:
-    group = _native.Group(rank=0, size=1, epoch=1, hosts=(0,))
-    said = []
-    for call in (group.send, group.recv):
-        try:
-            call(np.ones(3), 0)
-        except ValueError as error:
-            said.append(str(error))
-    return said
 
 
 def kept(x: Any, after: int, before: int) -> list[str]:

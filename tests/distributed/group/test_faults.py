@@ -127,10 +127,11 @@ def test_an_array_that_was_its_own_out_looks_invalid_if_it_was_begun(world):
 
 def test_a_closed_group_says_so_and_the_others_are_told(world):
     world.start(cells.close, ranks=[1])
-    (text,) = world.outcomes([1])
+    ((of_sum, of_message),) = world.outcomes([1])
     world.is_good = False
-    assert "closed" in text
-    assert "<phalanx.Group rank 1 of 3, closed>" in text
+    for text in (of_sum, of_message):
+        assert "the group is closed" in text
+        assert "<phalanx.Group rank 1 of 3, closed>" in text
     world.start(cells.call, Case("all_sum"), 10.0, ranks=[0, 2])
     for error in world.outcomes([0, 2]):
         assert isinstance(error, px.DistributedError), error
