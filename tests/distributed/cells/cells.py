@@ -33,6 +33,15 @@ def follow(thresholds: dict[str, int]) -> None:
     family.memory.selector = thresholds
 
 
+def join_with_wrong_timeouts() -> int:
+    """Join as what is no timeout says, which loses nothing, and then for good."""
+    for timeout in (-1, float("nan"), "soon"):
+        with contextlib.suppress(ValueError, TypeError):
+            distributed.join(timeout)
+            raise AssertionError
+    return join()
+
+
 def join_in_a_loop() -> int:
     """Join as a cell does, which runs in the event loop of its thread."""
 

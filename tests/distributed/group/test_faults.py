@@ -158,3 +158,7 @@ def test_an_interrupt_ends_joining_and_the_others_are_told(farm):
 def test_a_world_is_joined_from_within_an_event_loop(farm):
     for transport in ("any", "tcp"):
         assert farm.unformed(2, (0, 0), transport).run(cells.join_in_a_loop) == [0, 1]
+
+
+def test_a_wrong_timeout_of_joining_loses_nothing(farm):
+    assert farm.unformed(2, (0, 0), "tcp").run(cells.join_with_wrong_timeouts) == [0, 1]
