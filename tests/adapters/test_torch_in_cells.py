@@ -41,6 +41,7 @@ def reduced():
     return x.item()
 """
 
+
 @pytest.fixture(scope="module")
 def ws():
     """Two ranks with torch's process group, which the tests of this file share."""

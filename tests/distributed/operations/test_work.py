@@ -104,13 +104,3 @@ def test_closing_ends_what_is_queued_and_frees_the_others(world):
         assert isinstance(error, px.DistributedError), error
         assert str(error).startswith("rank 1 ")
         assert "closed the group" in str(error)
-
-
-def test_wrong_submissions_are_refused_at_once(world):
-    for said in world.run(work_cells.wrong_submissions):
-        assert said == [
-            "ValueError: no operation is called 'all_su'",
-            "ValueError: out has 4 elements; 3 are needed",
-            "ValueError: root 9 is not a rank of this group of 3",
-            "ValueError: timeout must be None or at least 0 seconds",
-        ]
