@@ -172,7 +172,7 @@ def test_a_forked_child_is_refused_and_does_no_harm(world):
 @pytest.mark.slow
 def test_splits_leave_no_descriptor_and_no_thread_behind(rank_pool, transport):
     world = rank_pool(4, (0, 0, 1, 1), transport)
-    for before, *_, after in world.run(split_cells.split_many, 20):
+    for before, *_, after in world.run(split_cells.split_many, 5):
         assert after[:2] == before[:2]
 
 
