@@ -10,6 +10,7 @@ from support.runs.tiers import examples, pairwise
 
 pytest.importorskip("mlx.core")
 
+
 @pytest.mark.parametrize(
     ("n_ranks", "how", "reshards", "kind"),
     pairwise(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any
 
 import ml_dtypes
@@ -45,65 +44,6 @@ def exchange(nbytes: int) -> bool:
     for peer in peers():
         send(peer, nbytes, 10.0)
     return sum(recv(peer, nbytes, 10.0) for peer in peers()) == len(peers())
-
-
-def all_pairs(sizes: list[int]) -> int:
-    """Every pair, one thread to send and this one to receive; how many messages were right."""
-    n_right = 0
-    for nbytes in sizes:
-
-        def give(nbytes: int = nbytes) -> None:
-            for step in range(1, engine().size):
-                send((engine().rank + step) % engine().size, nbytes, 20.0)
-
-        thread = threading.Thread(target=give)
-        thread.start()
-        for step in range(1, engine().size):
-            n_right += recv((engine().rank - step) % engine().size, nbytes, 20.0)
-        thread.join()
-    return n_right
-
-
-def across_a_sum() -> tuple[bool, float]:
-    """Rank 0 sends to the last, all sum, only then the last receives; twice as many as fit."""
-    last = engine().size - 1
-    if engine().rank == 0:
-        send(last, 60 * KIB)
-    total = float(px.all_sum(np.ones(100_000))[-1])
-    is_right = recv(0, 60 * KIB) if engine().rank == last else True
-    px.init().barrier()
-    return is_right, total
-
-
-def three_threads(n_rounds: int) -> list[str]:
-    """Send to the next, receive from the one before, and sum, all at once."""
-    group = engine()
-    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    wrong: list[str] = []
-
-    def watch(what: str, call: Any) -> None:
-        for number in range(n_rounds):
-            try:
-                if not call():
-                    wrong.append(f"{what} {number}: wrong data")
-            except px.DistributedError as error:
-                wrong.append(f"{what} {number}: {error}")
-                return
-
-    def give() -> bool:
-        send(after, 200 * KIB, 10.0)
-        return True
-
-    threads = [
-        threading.Thread(target=watch, args=("send", give)),
-        threading.Thread(target=watch, args=("recv", lambda: recv(before, 200 * KIB, 10.0))),
-    ]
-    for thread in threads:
-        thread.start()
-    watch("sum", lambda: bool((px.all_sum(np.ones(1000), timeout=10.0) == group.size).all()))
-    for thread in threads:
-        thread.join()
-    return wrong
 
 
 def mismatched(what: str) -> list[float]:

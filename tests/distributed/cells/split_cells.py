@@ -161,26 +161,6 @@ def in_threads(*bodies: Any) -> None:
         raise raised[0]
 
 
-def all_at_work(count: int) -> int:
-    """Two splits across each other and the world, each in a thread of its own."""
-    rank = world().rank()
-    row, column = world().split(rank // 2), world().split(rank % 2)
-
-    def body(group: px.Group, length: int) -> Any:
-        x = np.arange(float(length))
-
-        def run() -> None:
-            for _ in range(count):
-                assert (px.all_sum(x, group=group) == x * group.size()).all()
-
-        return run
-
-    in_threads(body(row, 10), body(column, 50_000), body(world(), 3000))
-    row.close()
-    column.close()
-    return world()._engine.describe()["operations"]
-
-
 def splits_at_once(count: int) -> list[Any]:
     """Two threads split two groups again and again."""
     first = world().split(0)

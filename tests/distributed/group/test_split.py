@@ -93,10 +93,6 @@ def test_wrong_arguments_are_refused_before_anything_is_said(world):
         assert said == split_cells.WRONG
 
 
-def test_parent_and_splits_are_at_work_at_the_same_time(world):
-    world.run(split_cells.all_at_work, 50)
-
-
 def test_two_threads_may_split_two_groups(world):
     for found in world.run(split_cells.splits_at_once, 10):
         assert found == [[0, 1, 2, 3]] * 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 
-import numpy as np
 import pytest
 from distributed.cells import cells, pair_cells
 from distributed.cells.pair_cells import KIB
@@ -21,7 +20,6 @@ PLACES = {
     "tcp": (3, (0, 0, 0), "tcp"),
     "2 x 2": (4, (0, 0, 1, 1), "any"),
 }
-SIZES = [0, 8, 8 * 1021, 64 * KIB, 64 * KIB + 8, 5 << 20]
 
 
 @pytest.fixture(params=PLACES)
@@ -38,11 +36,6 @@ def fresh_world(farm, world):
     fresh.run(cells.join)
     fresh.is_good = True
     return fresh
-
-
-def test_all_pairs_and_sizes(world):
-    for n_right in world.run(pair_cells.all_pairs, SIZES):
-        assert n_right == (world.size - 1) * len(SIZES)
 
 
 @pytest.mark.parametrize("nbytes", [8, 64 * KIB])
@@ -72,16 +65,6 @@ def test_memory_that_does_not_fit_is_refused_and_the_group_stays_good(world):
             assert text.startswith("recv_like: out ")
             assert what in text
     assert all(world.run(pair_cells.exchange, 64))
-
-
-def test_an_unread_message_stands_in_no_collective_s_way(world):
-    for is_right, total in world.run(pair_cells.across_a_sum):
-        assert is_right
-        assert total == world.size
-
-
-def test_one_thread_sends_one_receives_one_sums(world):
-    assert world.run(pair_cells.three_threads, 10) == [[]] * world.size
 
 
 @pytest.mark.parametrize("what", ["dtype", "shape"])
@@ -181,25 +164,3 @@ def test_what_was_sent_before_a_rank_closed_is_received(world, is_read):
     world.is_good = False
     assert isinstance(error, px.RankFailure)
     assert (error.rank, error.reason.partition(";")[0]) == (last, "closed the group")
-
-
-def test_the_page_shows_whom_a_rank_waits_for(rank_pool):
-    world = rank_pool(2)
-    assert world.activity(0).pair == (-1, "", -1, 0)
-    world.start(pair_cells.recv, 1, 8, ranks=[0])
-    world.wait_in("recv", [0])
-    channel, op, peer, _seq = world.activity(0).pair
-    assert (channel, op, peer) == (0, "recv", 1)
-    world.start(pair_cells.send, 0, 8, ranks=[1])
-    assert world.outcomes() == [True, None]
-    assert world.activity(0).pair == (-1, "", -1, 0)
-
-
-def test_a_new_epoch_begins_with_empty_queues(farm, world):
-    world.start(pair_cells.send, 1, 16, ranks=[0])
-    assert world.outcomes([0]) == [None]
-    plan = world.plan
-    again = farm.unformed(plan.size, plan.hosts, plan.transport)
-    again.run(cells.join)
-    assert all(again.run(pair_cells.exchange, 8))
-    assert np.all(again.run(pair_cells.exchange, 64 * KIB))
