@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 from distributed.operations.contract import SAME_ON_ALL, Case, digest, shape_of_result
@@ -68,11 +66,3 @@ def refusals() -> list[str]:
     engine.sum_scatter(x, out[:2])
     assert (out[:2] == n).all()
     return said
-
-
-def described() -> dict[str, dict[int, str]]:
-    return described_engine()["algorithms"]
-
-
-def described_engine() -> dict[str, Any]:
-    return px.init()._engine.describe()
