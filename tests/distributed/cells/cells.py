@@ -155,16 +155,6 @@ def failing_outs(timeout: float) -> list[tuple[str, bytes, bytes]]:
     return [(dtype, out.tobytes(), x.tobytes()) for dtype, out, x in arrays]
 
 
-def largest_in_place(length: int, dtype: str) -> tuple[str, list[int]]:
-    """Over and over the largest of equal arrays, until it fails: what is said, and what is left."""
-    x = np.full(length, 3, dtype)
-    while True:
-        try:
-            px.all_max(x, out=x)
-        except px.DistributedError as error:
-            return str(error), np.unique(x).tolist()
-
-
 def close() -> list[str]:
     """Close the group twice; what is said of a sum and of a message then."""
     group = px.init()

@@ -83,20 +83,6 @@ def test_what_a_signal_handler_raises_is_what_the_caller_gets(world):
     assert world.outcomes([0]) == ["ValueError: mine"]
 
 
-@pytest.mark.slow
-@pytest.mark.promise
-def test_an_interrupt_frees_a_stuck_rank(world):
-    world.start(cells.call, Case("all_sum"), ranks=[0])
-    world.wait_in("all_sum", [0])
-    world.kill(0, signal.SIGINT)
-    with within():
-        (error,) = world.outcomes([0])
-    assert isinstance(error, KeyboardInterrupt)
-    world.start(cells.after_failure)
-    for said in world.outcomes():
-        assert all("interrupt" in line.lower() for line in said), said
-
-
 def test_what_a_failed_operation_left_looks_invalid(world):
     world.start(cells.failing_outs, 0.1, ranks=[0])
     (found,) = world.outcomes([0])
@@ -112,17 +98,6 @@ def test_what_a_failed_operation_left_looks_invalid(world):
         else:
             assert np.isnan(invalid).all(), dtype
         assert not any(x)  # nobody came, so nothing was begun
-
-
-@pytest.mark.slow
-def test_an_array_that_was_its_own_out_looks_invalid_if_it_was_begun(world):
-    world.start(cells.largest_in_place, 30_000_000, "uint8")
-    world.wait_moved(2, 1)
-    world.wait_in("all_max", [2])
-    world.kill(2, signal.SIGKILL)
-    for text, values in world.outcomes([0, 1]):
-        assert "rank 2" in text
-        assert values == ([255] if "its output was invalidated" in text else [3])
 
 
 def test_a_closed_group_says_so_and_the_others_are_told(world):

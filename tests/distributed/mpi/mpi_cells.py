@@ -102,7 +102,7 @@ def submit_all(cases: list[Case]) -> list[bytes]:
         options = {"root": case.root} if case.op == "broadcast" else {}
         works.append(getattr(px, case.op)(case.input(rank, size), async_op=True, **options))
     assert px.all_sum(1) == size
-    assert all(work.done for work in works)  # ours came after them
+    assert all(work.done() for work in works)  # ours came after them
     results = [work.wait(timeout=60.0).tobytes() for work in reversed(works)][::-1]
     return [
         digest(result) if rank and case.op in SAME_ON_ALL else result
