@@ -31,12 +31,6 @@ def test_training_is_that_of_one_rank_with_all_samples(rank_pool, n_ranks, how, 
         assert name == ("Tiny" if how == "layers" or n_ranks == 1 else "FullyShardedTiny")
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2, 3])
-@pytest.mark.parametrize("reshards", [True, False])
-def test_exact_sums_give_the_same_bits(rank_pool, n_ranks, reshards):
-    assert rank_pool(n_ranks).run(cells.exact, reshards) == [True] * n_ranks
-
-
 DTYPES = st.sampled_from(["float32", "float16", "bfloat16", "uint32"])
 
 

@@ -70,20 +70,6 @@ def test_processes_that_a_rank_starts_are_no_ranks(rank_pool):
     assert world.run(cells.stream_of_sums, 3, 5) == [3, 3]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
-def test_bytes_that_numpy_has_no_name_for_are_read_as_said(rank_pool, dtype):
-    world = rank_pool(2)
-    cases = [Case(op, (74,), dtype) for op in (*contract.REDUCTIONS, "all_to_all")]
-    by_rank = world.run(engine_cells.results_of_bits, cases)
-    for number, case in enumerate(cases):
-        contract.check(
-            case,
-            world.size,
-            [results[number] for results in by_rank],
-            adds_in_rank_order=world.adds_in_rank_order,
-        )
-
-
 @pytest.mark.parametrize("hosts", [(0, 0), (0, 1), (0, 0, 1)])
 def test_true_is_any_byte_but_zero(rank_pool, hosts):
     for data in rank_pool(len(hosts), hosts).run(engine_cells.true_bytes):
