@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.programs.restarting import BegunNotices, Notices, kill, values
+from support.programs.restarting import BegunNotices, Notices, values
 from support.promise import PATIENCE_S
 from support.ranks.cells import BackgroundCell, wait_in
 from support.waiting import wait_until
@@ -188,14 +188,6 @@ def test_a_call_ends_when_what_it_has_submitted_is_computed(ws):
     with pytest.raises(CellError, match="RankFailure"):
         ws.apply(submit, True)
     assert sums(ws) == ["3"] * 3
-
-
-def test_a_replaced_rank_joins_the_group_that_mlx_has(ws):
-    kill(ws, 1)
-    ws.restart()
-    ws.run(BEGIN, ranks=[1])
-    assert sums(ws) == ["3"] * 3
-    ws.run("train(3)")
 
 
 def test_a_rank_that_dies_in_an_operation_is_named(ws):

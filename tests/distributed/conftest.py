@@ -29,12 +29,6 @@ WORLDS = {
     "3+1+1 composed": (5, (0, 0, 0, 1, 2), "any"),
     "4+4 composed": (8, (0,) * 4 + (1,) * 4, "any"),
 }
-# Sizes that differ from those in nothing but their number: for these a part of the contract.
-OTHERS = {
-    "5 arena": (5, (0,) * 5, "any"),
-    "5 tcp": (5, (0,) * 5, "tcp"),
-    "8 tcp": (8, (0,) * 8, "tcp"),
-}
 FEW = ["1 arena", "2 arena", "4 arena", "2 tcp", "3 tcp", "2+1 composed", "2+2 interleaved"]
 # Each algorithm in each formation, odd and even: the first tier.
 FIRST = {
@@ -102,11 +96,6 @@ def knock() -> Iterator[Callable[..., socket.socket]]:
 def world(request, rank_pool):
     size, hosts, transport = WORLDS[request.param]
     return rank_pool(size, hosts, transport)
-
-
-@pytest.fixture(params=OTHERS)
-def other_sizes(request, rank_pool):
-    return rank_pool(*OTHERS[request.param])
 
 
 @pytest.fixture

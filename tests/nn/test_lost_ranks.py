@@ -49,7 +49,7 @@ def test_a_replaced_rank_goes_on_where_the_lost_one_was():
         assert [w.tolist() for w in ws.pull("state['w']")] == [weights(3, 8)] * 3
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", deep_but([3], [1, 3]))
 def test_with_max_restarts_a_new_process_takes_the_place_of_a_dead_rank(tmp_path, every):
     script = write_script(
         tmp_path,
@@ -121,10 +121,10 @@ print(json.dumps(parameters()))
     )
     outputs = []
     for words in ([], ["dies"]):
-        ended = launch("-n", "3", "--max-restarts", "1", script, *words)
+        ended = launch("-n", "2", "--max-restarts", "1", script, *words)
         assert ended.returncode == 0, ended.stderr.decode()
         outputs += [line.partition("] ")[2] for line in ended.stdout.decode().splitlines()]
-    assert len(outputs) == 6
+    assert len(outputs) == 4
     assert len(set(outputs)) == 1
 
 

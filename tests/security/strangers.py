@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -284,30 +283,3 @@ class Pest(threading.Thread):
         self.join(30)
         if self._other is not None:
             self._other.__exit__()
-
-
-@contextlib.contextmanager
-def scanner() -> Iterator[list[int]]:
-    """Connect to each port of our descendants, again and again; the list holds how often.
-
-    Not to all ports of the machine: those are other tests', which did not ask for it.
-    """
-    is_over, found = threading.Event(), [0]
-
-    def scan() -> None:
-        while not is_over.wait(0.02):
-            for address in listening(os.getpid()):
-                with contextlib.suppress(OSError), connect(address) as sock:
-                    # Closed at once, with a reset: as scanners do.
-                    if not isinstance(address, str):
-                        option = struct.pack("ii", 1, 0)
-                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
-                    found[0] += 1
-
-    thread = threading.Thread(target=scan, daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        is_over.set()
-        thread.join(30)

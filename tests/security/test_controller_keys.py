@@ -23,17 +23,6 @@ CHANNELS = {  # and what an engine connects to them
 }  # fmt: skip
 
 
-@pytest.fixture
-def far():
-    """Start workspaces whose ranks are another host's, which is on this machine: by the endpoints."""
-
-    def start(n=2, **named):
-        remote = RemoteOptions(launcher="local")
-        return Workspace.start(hosts=[HostPlan("far", n)], remote=remote, **named)
-
-    return start
-
-
 class Running:
     """A controller that was started by itself, in a loop that stands still meanwhile."""
 
@@ -135,33 +124,6 @@ def test_the_keys_are_told_to_nobody_else(controller):
             assert file[key].encode() not in text
 
 
-@pytest.mark.slow
-def test_a_workspace_through_the_doors(far):
-    with far(linger=0) as ws:
-        assert [r.value for r in ws.run("px.all_sum(np.ones(2)).tolist()")] == ["[2.0, 2.0]"] * 2
-        lasting = psutil.Process(root_pid(ws)).children()
-        (server,) = (p for p in lasting if "controller" in " ".join(p.cmdline()))
-        met = {c.laddr.port for c in server.net_connections("tcp") if c.status == "ESTABLISHED"}
-        assert len(met) == len(CHANNELS)  # the ranks do use them
-        with pytest.raises(RankFailure):
-            ws.run("import os; os._exit(3)", ranks=[1])
-        ws.restart([1])
-        assert [r.value for r in ws.run("px.all_sum(np.ones(1)).tolist()")] == ["[2.0]"] * 2
-        big = "import numpy; len(numpy.random.default_rng(1).bytes(3_000_000).hex())"
-        assert [r.value for r in ws.run(big)] == ["6000000"] * 2
-
-
-@pytest.mark.slow
-def test_another_kernel_finds_ranks_behind_doors(far):
-    first = far(linger=30, name="behind")
-    try:
-        first.run("x = 10 + rank")
-        with Workspace.attach("behind", take=True) as second:
-            assert [r.value for r in second.run("x")] == ["10", "11"]
-    finally:
-        first.stop()
-
-
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").read_text(), reason="no IPv6 here")
 def test_doors_of_ipv6():
     running = Running("::1")
@@ -178,9 +140,24 @@ def test_an_address_that_is_not_ours():
 
 
 @pytest.mark.slow
-def test_the_users_own_settings_of_ipyparallel_do_not_matter(far, monkeypatch):
+def test_kernels_reach_ranks_behind_doors_whatever_the_users_settings_of_ipyparallel(monkeypatch):
+    """Ranks of another host, which is on this machine, are a workspace's and then another kernel's."""
     for name in ("SERVERKEY", "PUBLICKEY", "SECRETKEY"):
         monkeypatch.setenv(f"IPP_CURVE_{name}", "x" * 40)
     monkeypatch.setenv("IPP_ENABLE_CURVE", "1")
-    with far(n=1, linger=0) as ws:
-        assert [r.value for r in ws.run("rank")] == ["0"]
+    remote = RemoteOptions(launcher="local")
+    first = Workspace.start(hosts=[HostPlan("far", 2)], remote=remote, linger=30, name="behind")
+    try:
+        first.run("x = px.all_sum(10 + rank)")
+        lasting = psutil.Process(root_pid(first)).children()
+        (server,) = (p for p in lasting if "controller_main" in " ".join(p.cmdline()))
+        met = {c.laddr.port for c in server.net_connections("tcp") if c.status == "ESTABLISHED"}
+        assert len(met) == len(CHANNELS)  # the ranks do use them
+        with Workspace.attach("behind", take=True) as second:
+            assert [r.value for r in second.run("x")] == ["21", "21"]
+            with pytest.raises(RankFailure):
+                second.run("import os; os._exit(3)", ranks=[1])
+            second.restart([1])
+            assert [r.value for r in second.run("px.all_sum(rank)")] == ["1", "1"]
+    finally:
+        first.stop()

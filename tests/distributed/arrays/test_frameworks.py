@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from distributed.cells import pair_cells
 from distributed.operations.contract import DTYPES
 from support.runs.tiers import each_with_first
 
@@ -263,3 +264,8 @@ def test_kinds_through_two_ranks(rank_pool):
         both, gathered = [3, 6], [1, 2, 2, 4]
         assert one[name] == [both, gathered, both, [1, 2], [2, 4]]
         assert two[name] == [both, gathered, both, [1, 2], [2, 4]]
+
+
+def test_tensors_come_into_the_memory_that_is_given(rank_pool):
+    pytest.importorskip("torch")
+    assert rank_pool(2).run(pair_cells.tensors_that_are_kept) == [[]] * 2

@@ -8,7 +8,6 @@ from distributed.bench import bench_cells
 from msgspec.structs import replace
 from support.runs.tiers import deep, deep_but
 
-from phalanx import distributed
 from phalanx.distributed.bench import (
     DTYPES,
     OPERATIONS,
@@ -167,7 +166,7 @@ def test_a_sweep_of_every_dtype(world):
     pytest.importorskip("ml_dtypes")
     assert len(DTYPES) == 15
     ops = [op for op in OPERATIONS if op != "barrier"]
-    for measured in world.run(bench_cells.swept, ops, list(DTYPES), [16, 5000]):
+    for measured in world.run(bench_cells.swept, ops, list(DTYPES), [5000]):
         assert {m.dtype for m in measured} == set(DTYPES)
         assert [m for m in measured if m.n_wrong] == []
 
@@ -249,17 +248,6 @@ def test_ten_thousand_operations_leave_nothing_behind(rank_pool, transport):
 def test_a_small_budget_means_fewer_calls():
     (m,) = sweep("all_sum", [1 << 20], iterations=1000, budget_s=1e-6)
     assert m.iterations == 5
-
-
-def test_wrong_elements_are_counted(monkeypatch):
-    def bad_sum(x, *, group, out):
-        out[...] = x
-        out[len(out) // 2] += 1
-        return out
-
-    monkeypatch.setattr(distributed, "all_sum", bad_sum)
-    (m,) = sweep("all_sum", [1 << 20], iterations=1)
-    assert m.n_wrong == 2  # once before and once after the timing
 
 
 def test_shifted_data_is_noticed():

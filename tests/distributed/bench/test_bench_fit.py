@@ -58,14 +58,6 @@ def test_any_times_give_a_model_without_negative_parts(sizes, data):
         assert other >= fit.error * (1 - 1e-9) - 1e-9
 
 
-@given(SIZES, ALPHAS, BETAS, st.floats(1e-3, 1e3))
-def test_a_slower_clock_scales_the_model(sizes, alpha, beta, factor):
-    times = [alpha + n * beta for n in sizes]
-    one, other = fit_alpha_beta(sizes, times), fit_alpha_beta(sizes, [factor * t for t in times])
-    for n in sizes:
-        assert other.seconds(n) == pytest.approx(factor * one.seconds(n), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("sizes", "times"),
     [([], []), ([8], [1.0]), ([8, 8], [1.0, 2.0]), ([8, 16], [1.0, 0.0]), ([8, 16], [1.0, math.nan]),

@@ -33,6 +33,15 @@ def follow(thresholds: dict[str, int]) -> None:
     family.memory.selector = thresholds
 
 
+def join_with_wrong_timeouts() -> int:
+    """Join as what is no timeout says, which loses nothing, and then for good."""
+    for timeout in (-1, float("nan"), "soon"):
+        with contextlib.suppress(ValueError, TypeError):
+            distributed.join(timeout)
+            raise AssertionError
+    return join()
+
+
 def join_in_a_loop() -> int:
     """Join as a cell does, which runs in the event loop of its thread."""
 
@@ -146,25 +155,18 @@ def failing_outs(timeout: float) -> list[tuple[str, bytes, bytes]]:
     return [(dtype, out.tobytes(), x.tobytes()) for dtype, out, x in arrays]
 
 
-def largest_in_place(length: int, dtype: str) -> tuple[str, list[int]]:
-    """Over and over the largest of equal arrays, until it fails: what is said, and what is left."""
-    x = np.full(length, 3, dtype)
-    while True:
-        try:
-            px.all_max(x, out=x)
-        except px.DistributedError as error:
-            return str(error), np.unique(x).tolist()
-
-
-def close() -> str:
+def close() -> list[str]:
+    """Close the group twice; what is said of a sum and of a message then."""
     group = px.init()
     group.close()
     group.close()
-    try:
-        px.all_sum(np.ones(3))
-    except px.DistributedError as error:
-        return f"{error} {group!r}"
-    raise AssertionError
+    said = []
+    for call in (lambda: px.all_sum(np.ones(3)), lambda: px.send(np.ones(3), 0)):
+        try:
+            call()
+        except px.DistributedError as error:
+            said.append(f"{error} {group!r}")
+    return said
 
 
 def alarmed() -> str:

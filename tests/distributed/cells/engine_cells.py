@@ -1,29 +1,11 @@
-"""What ranks run to call the native group itself: bytes without a name, and wrong calls."""
+"""What ranks run to call the native group itself: bytes that are true, and wrong calls."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
-from distributed.operations.contract import SAME_ON_ALL, Case, digest, shape_of_result
 
 import phalanx as px
-
-
-def results_of_bits(cases: list[Case]) -> list[bytes]:
-    """Make the calls with arrays of plain bits, whose dtype is said; as `contract.perform_all`."""
-    engine = px.init()._engine
-    found = []
-    for case in cases:
-        x = case.input(engine.rank, engine.size)
-        bits = f"u{x.itemsize}"
-        out = np.empty(shape_of_result(case, engine.size), x.dtype)
-        out.view(np.uint8)[...] = 0x5A
-        getattr(engine, case.op)(x.view(bits), out.view(bits), dtype=case.dtype)
-        result = out.tobytes()
-        found.append(digest(result) if engine.rank and case.op in SAME_ON_ALL else result)
-    return found
 
 
 def true_bytes() -> bytes:
@@ -68,11 +50,3 @@ def refusals() -> list[str]:
     engine.sum_scatter(x, out[:2])
     assert (out[:2] == n).all()
     return said
-
-
-def described() -> dict[str, dict[int, str]]:
-    return described_engine()["algorithms"]
-
-
-def described_engine() -> dict[str, Any]:
-    return px.init()._engine.describe()

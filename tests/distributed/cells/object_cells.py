@@ -120,14 +120,6 @@ def late(timeout: float) -> str:
     return text_of(px.all_gather_object, "x", timeout=timeout)
 
 
-def n_seals() -> int:
-    """How many exchanges of a few objects had seals."""
-    with mock.patch.object(objects, "Seals", wraps=objects.Seals) as seals:
-        px.all_gather_object("x")
-        px.broadcast_object("x")
-    return seals.call_count
-
-
 def without_key() -> list[str]:
     """What is said where ranks have no key; then with theirs."""
     group = px.init()

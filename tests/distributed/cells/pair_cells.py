@@ -1,9 +1,8 @@
-"""What ranks of the farm run to send messages to each other, through the engine itself."""
+"""What ranks of the farm run to send messages to each other."""
 
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any
 
 import ml_dtypes
@@ -28,16 +27,12 @@ def content(src: int, dst: int, nbytes: int) -> np.ndarray:
 
 
 def send(dst: int, nbytes: int, timeout: float | None = None) -> None:
-    group = engine()
-    group.send(content(group.rank, dst, nbytes), dst, timeout)
+    px.send(content(engine().rank, dst, nbytes), dst, timeout=timeout)
 
 
 def recv(src: int, nbytes: int, timeout: float | None = None) -> bool:
-    group = engine()
-    wanted = content(src, group.rank, nbytes)
-    out = np.full_like(wanted, -7)
-    group.recv(out, src, timeout)
-    return bool((out == wanted).all())
+    wanted = content(src, engine().rank, nbytes)
+    return bool((px.recv_like(wanted, src, timeout=timeout) == wanted).all())
 
 
 def peers() -> list[int]:
@@ -49,65 +44,6 @@ def exchange(nbytes: int) -> bool:
     for peer in peers():
         send(peer, nbytes, 10.0)
     return sum(recv(peer, nbytes, 10.0) for peer in peers()) == len(peers())
-
-
-def all_pairs(sizes: list[int]) -> int:
-    """Every pair, one thread to send and this one to receive; how many messages were right."""
-    n_right = 0
-    for nbytes in sizes:
-
-        def give(nbytes: int = nbytes) -> None:
-            for step in range(1, engine().size):
-                send((engine().rank + step) % engine().size, nbytes, 20.0)
-
-        thread = threading.Thread(target=give)
-        thread.start()
-        for step in range(1, engine().size):
-            n_right += recv((engine().rank - step) % engine().size, nbytes, 20.0)
-        thread.join()
-    return n_right
-
-
-def across_a_sum() -> tuple[bool, float]:
-    """Rank 0 sends to the last, all sum, only then the last receives; twice as many as fit."""
-    last = engine().size - 1
-    if engine().rank == 0:
-        send(last, 60 * KIB)
-    total = float(px.all_sum(np.ones(100_000))[-1])
-    is_right = recv(0, 60 * KIB) if engine().rank == last else True
-    px.init().barrier()
-    return is_right, total
-
-
-def three_threads(n_rounds: int) -> list[str]:
-    """Send to the next, receive from the one before, and sum, all at once."""
-    group = engine()
-    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    wrong: list[str] = []
-
-    def watch(what: str, call: Any) -> None:
-        for number in range(n_rounds):
-            try:
-                if not call():
-                    wrong.append(f"{what} {number}: wrong data")
-            except px.DistributedError as error:
-                wrong.append(f"{what} {number}: {error}")
-                return
-
-    def give() -> bool:
-        send(after, 200 * KIB, 10.0)
-        return True
-
-    threads = [
-        threading.Thread(target=watch, args=("send", give)),
-        threading.Thread(target=watch, args=("recv", lambda: recv(before, 200 * KIB, 10.0))),
-    ]
-    for thread in threads:
-        thread.start()
-    watch("sum", lambda: bool((px.all_sum(np.ones(1000), timeout=10.0) == group.size).all()))
-    for thread in threads:
-        thread.join()
-    return wrong
 
 
 def mismatched(what: str) -> list[float]:
@@ -130,25 +66,6 @@ def mismatched(what: str) -> list[float]:
     return []
 
 
-def send_bits(dst: int) -> None:
-    """Send float64 that numpy knows as int64 only."""
-    engine().send(np.arange(5.0).view(np.int64), dst, dtype="float64")
-
-
-def recv_floats(src: int) -> np.ndarray:
-    out = np.zeros(5)
-    engine().recv(out, src)
-    return out
-
-
-def misnamed(name: str) -> str:
-    try:
-        engine().send(np.ones(3), (engine().rank + 1) % engine().size, dtype=name)
-    except ValueError as error:
-        return str(error)
-    raise AssertionError
-
-
 def begun_output(nbytes: int, like: str) -> tuple[str, bool, bool]:
     """Receive a message that never comes whole: the error, and what the output looks like."""
     out = np.zeros(nbytes // 8)
@@ -167,35 +84,6 @@ def send_and_close(dst: int, sizes: list[int]) -> None:
     for nbytes in sizes:
         send(dst, nbytes)
     engine().close()
-
-
-def refused(peer: int) -> list[str]:
-    said = []
-    for call in (engine().send, engine().recv, px.send, px.recv_like):
-        try:
-            call(np.ones(3), peer)
-        except ValueError as error:
-            said.append(str(error))
-    return said
-
-
-def wait_in_vain(src: int) -> str:
-    try:
-        px.recv_like(np.zeros(3), src, timeout=0.2)
-    except px.DistributedError as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError
-
-
-def alone() -> list[str]:
-    group = _native.Group(rank=0, size=1, epoch=1, hosts=(0,))
-    said = []
-    for call in (group.send, group.recv):
-        try:
-            call(np.ones(3), 0)
-        except ValueError as error:
-            said.append(str(error))
-    return said
 
 
 def kept(x: Any, after: int, before: int) -> list[str]:

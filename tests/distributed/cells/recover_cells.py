@@ -6,10 +6,10 @@ import gc
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from distributed.cells.split_cells import resources
 
 import phalanx as px
 from phalanx.distributed import AbortKind, world_spec
@@ -261,15 +261,6 @@ def reuse(value: float) -> int:
         px.all_sum(x, out=out)
         n_right += bool((out == (value + i) * group.size()).all())
     return n_right
-
-
-def resources() -> tuple[int, int, int]:
-    """Open descriptors, threads, resident KiB."""
-    gc.collect()
-    lines = Path("/proc/self/status").read_text().splitlines()
-    said = dict(line.split(":", 1) for line in lines)
-    n_fds = len(list(Path("/proc/self/fd").iterdir()))
-    return n_fds, int(said["Threads"]), int(said["VmRSS"].split()[0])
 
 
 def storm(seed: int, count: int) -> list[Any]:

@@ -23,16 +23,22 @@ def line_of(mark: str, file: str = __file__) -> str:
     return f"{path.name}:{number}"
 
 
-def differ(what: str) -> None:
-    """Rank 1 calls something else than the others, or the same in another way."""
+def differ(what: str, odd: int) -> None:
+    """Rank ``odd`` calls something else than the others, or the same in another way."""
     group, ones = px.init(), np.ones(6)
-    is_odd = group.rank() == 1
+    is_odd = group.rank() == odd
     if what == "op" and is_odd:
         px.all_max(ones)  # odd op
     elif what == "dtype" and is_odd:
         px.all_sum(ones.astype("float32"))  # odd dtype
     elif what == "shape" and is_odd:
         px.all_sum(ones.reshape(2, 3))  # odd shape
+    elif what == "size" and is_odd:
+        px.all_sum(np.ones(400_000))  # odd size
+    elif what == "gather":
+        if is_odd:
+            px.all_gather(ones[:4])  # odd gather
+        px.all_gather(ones)  # common gather
     elif what == "root":
         if is_odd:
             px.broadcast(ones, 1)  # odd root

@@ -161,26 +161,6 @@ def in_threads(*bodies: Any) -> None:
         raise raised[0]
 
 
-def all_at_work(count: int) -> int:
-    """Two splits across each other and the world, each in a thread of its own."""
-    rank = world().rank()
-    row, column = world().split(rank // 2), world().split(rank % 2)
-
-    def body(group: px.Group, length: int) -> Any:
-        x = np.arange(float(length))
-
-        def run() -> None:
-            for _ in range(count):
-                assert (px.all_sum(x, group=group) == x * group.size()).all()
-
-        return run
-
-    in_threads(body(row, 10), body(column, 50_000), body(world(), 3000))
-    row.close()
-    column.close()
-    return world()._engine.describe()["operations"]
-
-
 def splits_at_once(count: int) -> list[Any]:
     """Two threads split two groups again and again."""
     first = world().split(0)
@@ -214,16 +194,6 @@ def fail_in_split(color: list[int]) -> str:
     except px.DistributedError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
-
-
-def use_color_then_wait(colors: list[int]) -> None:
-    """Split; ranks of color 1 but the last go on to wait for it."""
-    rank = world().rank()
-    group = world().split(colors[rank])
-    holder: Any = sys.modules[__name__]
-    holder.held = group  # garbage would be closed
-    if colors[rank] == 1 and rank != len(colors) - 1:
-        px.all_sum(np.ones(3), group=group)
 
 
 def hold_split() -> int:

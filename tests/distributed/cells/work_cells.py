@@ -157,21 +157,3 @@ def close_with_queued() -> list[str]:
         except px.DistributedError as error:
             said.append(str(error))
     return said
-
-
-def wrong_submissions() -> list[str]:
-    engine = world()._engine
-    x = np.ones(3)
-    said = []
-    for arguments in (
-        ("all_su", x, x),
-        ("all_sum", x, np.ones(4)),
-        ("broadcast", x, x, 9),
-        ("all_sum", x, x, 0, -1.0),
-    ):
-        try:
-            engine.submit(*arguments)
-        except (TypeError, ValueError) as error:
-            said.append(f"{type(error).__name__}: {error}")
-    world().barrier()
-    return said

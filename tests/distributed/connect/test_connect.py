@@ -6,13 +6,11 @@ import socket
 from concurrent.futures import Future
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
 from distributed.farm.meeting import Links, check_links, identity, talk
 from support.promise import PATIENCE_S
 
-from phalanx.distributed.connect.endpoints import Share
 from phalanx.distributed.connect.handshake import ONLY, Acceptor, LinkPurpose
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 
@@ -44,44 +42,41 @@ def test_only_the_wanted_pairs_are_linked_and_a_loner_takes_part(meet):
     check_links(results)
 
 
-class Moved:
-    """A rendezvous in which all others than ``rank`` run under another kernel."""
+@pytest.mark.parametrize("size", [2, 8])
+def test_each_lane_gets_links_of_its_own(meet, size):
+    """All pairs have one for messages, the even ranks one more for collectives."""
+    meeting = meet(size)
+    even = set(range(0, size, 2))
+    wanted = [
+        {
+            LinkPurpose.COLLECTIVE: sorted(even - {rank}) if rank in even else [],
+            LinkPurpose.PAIR: [p for p in range(size) if p != rank],
+        }
+        for rank in range(size)
+    ]
+    futures = [meeting.start(rank, peers=wanted[rank]) for rank in range(size)]
+    results = [future.result(PATIENCE_S) for future in futures]
+    for links, purposes in zip(results, wanted, strict=True):
+        assert {purpose: sorted(links[purpose]) for purpose in purposes} == purposes
+    for purpose, mark in [(LinkPurpose.COLLECTIVE, 7), (LinkPurpose.PAIR, 8)]:
+        for links in results:
+            for sock in links[purpose].values():
+                sock.setblocking(True)
+                sock.sendall(bytes([mark]))
+        for links in results:
+            assert all(sock.recv(1) == bytes([mark]) for sock in links[purpose].values())
+    for purpose in LinkPurpose:
+        check_links([links[purpose] for links in results])
 
-    def __init__(self, inner, rank):
-        self._inner = inner
-        self._rank = rank
 
-    def all_gather(self, data, *, timeout):
-        parts = self._inner.all_gather(data, timeout=timeout)
-        shares = [msgspec.msgpack.decode(part, type=Share) for part in parts]
-        return [
-            part
-            if r == self._rank
-            else msgspec.msgpack.encode(msgspec.structs.replace(share, machine="other"))
-            for r, (part, share) in enumerate(zip(parts, shares, strict=True))
-        ]
-
-
-def test_a_link_within_a_machine_holds_no_more_than_a_cache(meet):
+@pytest.mark.parametrize("of_rank_1", [{}, {LinkPurpose.COLLECTIVE: [0]}])
+def test_ranks_that_disagree_about_their_links_all_say_so(meet, of_rank_1):
     meeting = meet(2)
-    purposes = {LinkPurpose.COLLECTIVE: [1], LinkPurpose.PAIR: [1]}
-    first = meeting.start(0, peers=purposes)
-    second = meeting.start(
-        1, peers={purpose: [0] for purpose in purposes}, rendezvous=Moved(meeting.rendezvous[1], 1)
-    )
-    here, there = first.result(PATIENCE_S), second.result(PATIENCE_S)
-    # Rank 1 takes rank 0 for one of another machine, and leaves its size to the kernel.
-    size = {
-        (name, purpose): links[purpose][peer].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        for name, links, peer in (("here", here, 1), ("there", there, 0))
-        for purpose in purposes
-    }
-    assert size.pop(("here", LinkPurpose.COLLECTIVE)) == 384 << 10
-    assert min(size.values()) > 384 << 10
-    for links in (here, there):
-        for purpose in links.values():
-            for sock in purpose.values():
-                sock.close()
+    of_rank_0 = {LinkPurpose.COLLECTIVE: [1], LinkPurpose.PAIR: [1]}
+    futures = [meeting.start(0, peers=of_rank_0), meeting.start(1, peers=of_rank_1)]
+    for future in futures:
+        with pytest.raises(DistributedError, match="rank 0 wants a link with rank 1"):
+            future.result(PATIENCE_S)
 
 
 @pytest.mark.skipif(not HAS_IPV6, reason="this machine has no ::1")
@@ -154,14 +149,6 @@ def test_an_abort_ends_the_wait(meet):
     meeting.stand_in(1)
     with pytest.raises(RankFailure, match="rank 1 on h0: killed"):
         first.result(PATIENCE_S)
-
-
-def test_ranks_told_different_worlds_all_say_so(meet):
-    meeting = meet(2)
-    futures = [meeting.start(0, peers=[1]), meeting.start(1, peers=[])]
-    for future in futures:
-        with pytest.raises(DistributedError, match="rank 0 wants a link with rank 1"):
-            future.result(PATIENCE_S)
 
 
 def test_a_second_claimant_of_a_connected_rank_is_dropped(meet, knock):

@@ -14,9 +14,6 @@ import phalanx as px
 world = px.init()
 assert px.init() is px.recover() is world
 print(world.rank(), world.size(), px.all_sum(7))
-"""
-STRICT = """
-import phalanx as px
 try:
     px.init(strict=True)
 except px.NotConfigured as error:
@@ -30,12 +27,12 @@ MLX_NCCL = {"MLX_RANK": "0", "MLX_WORLD_SIZE": "2", "NCCL_HOST_IP": "127.0.0.1"}
 MLX_RING = {"MLX_RANK": "0", "MLX_HOSTFILE": "hosts.json"}
 
 
-def said(code, cwd, variables):
+def alone(cwd, variables):
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **variables}, cwd=cwd,
+        [sys.executable, "-c", ALONE], env={**os.environ, **variables}, cwd=cwd,
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    return done.stdout, done.stderr
+    return done.stdout.splitlines(), done.stderr.splitlines()
 
 
 @pytest.mark.slow
@@ -46,17 +43,13 @@ def said(code, cwd, variables):
 )
 def test_variables_form_no_world_and_one_line_says_so(tmp_path, variables, named):
     (tmp_path / "hosts.json").write_text('[["127.0.0.1:9"], ["127.0.0.1:10"]]')
-    out, err = said(ALONE, tmp_path, variables)
-    assert out == "0 1 7\n"
-    (line,) = err.splitlines()
-    assert line.startswith(
-        f"{named} says that there are several ranks, but variables alone form no"
-    )
-    assert line.endswith("start the ranks with: phalanx launch -n N SCRIPT")
-    out, err = said(STRICT, tmp_path, variables)
-    assert out.startswith(f"[distributed] Couldn't initialize any backend: {named} says that")
-    assert out.endswith("start the ranks with: phalanx launch -n N SCRIPT\n")
-    assert err == ""
+    (summed, strict), (warning,) = alone(tmp_path, variables)
+    assert summed == "0 1 7"
+    says = f"{named} says that there are several ranks, but variables alone form no"
+    assert warning.startswith(says)
+    assert strict.startswith(f"[distributed] Couldn't initialize any backend: {says}")
+    for line in (warning, strict):
+        assert line.endswith("start the ranks with: phalanx launch -n N SCRIPT")
 
 
 @pytest.mark.slow
@@ -67,8 +60,9 @@ def test_variables_form_no_world_and_one_line_says_so(tmp_path, variables, named
 )
 def test_one_rank_is_not_warned_of(tmp_path, variables):
     (tmp_path / "hosts.json").touch()  # as `mlx.launch -n 1` writes it
-    assert said(ALONE, tmp_path, variables) == ("0 1 7\n", "")
-    assert "no Phalanx supervisor started this process" in said(STRICT, tmp_path, variables)[0]
+    (summed, strict), warnings = alone(tmp_path, variables)
+    assert (summed, warnings) == ("0 1 7", [])
+    assert "no Phalanx supervisor started this process" in strict
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One contract for every rendezvous: in memory, through a (fake) supervisor, within a group."""
+"""One contract for both rendezvous: through a (fake) supervisor, and within a group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from distributed.connect.memory_rendezvous import MemoryRendezvous
 from support.promise import PATIENCE_S
 
 from phalanx import _native
@@ -100,10 +99,8 @@ def engines() -> Iterator[list[_native.Group]]:
         group.close()
 
 
-@pytest.fixture(params=["memory", "channel", "group"])
+@pytest.fixture(params=["channel", "group"])
 def ranks(request: pytest.FixtureRequest) -> list[Rendezvous]:
-    if request.param == "memory":
-        return list(MemoryRendezvous.of_size(SIZE))
     if request.param == "group":
         return [GroupRendezvous(engine) for engine in request.getfixturevalue("engines")]
     fake = request.getfixturevalue("supervisor")
@@ -145,21 +142,6 @@ def test_the_one_through_the_supervisor_names_the_missing(supervisor):
     first = ChannelRendezvous(supervisor.channels[0], epoch=1, size=SIZE)
     with pytest.raises(TimeoutError, match="rank 2 did not come to round 0 .* within 0.01 s"):
         first.all_gather(b"", timeout=0.01)
-
-
-def test_the_one_in_memory_names_the_missing():
-    first, _second, _third = MemoryRendezvous.of_size(3)
-    with pytest.raises(TimeoutError, match=r"ranks 1, 2 did not come .* within 0\.01 s"):
-        first.all_gather(b"", timeout=0.01)
-
-
-def test_in_memory_who_gives_up_frees_the_others(threads):
-    first, second, _third = MemoryRendezvous.of_size(3)
-    waiting = threads.submit(second.all_gather, b"", timeout=PATIENCE_S)
-    with pytest.raises(TimeoutError):
-        first.all_gather(b"", timeout=0.01)
-    with pytest.raises(DistributedError, match="rank 0 gave up"):
-        waiting.result(PATIENCE_S)
 
 
 def test_a_refusal_names_the_rank_that_was_lost(supervisor):

@@ -58,24 +58,6 @@ def test_a_stranger_is_left_standing_while_the_world_forms(meet, knock, name):
     assert len(learned) == (32 if name == "an overheard hello" else 0)
 
 
-def test_all_strangers_at_once_and_one_that_scans_without_end(meet, knock):
-    meeting = meet(3)
-
-    def storm(shares: list[Share]) -> None:
-        for data in strangers().values():
-            for _ in range(12):
-                knock(shares[0], data)
-        knock(shares[0]).close()
-
-    late = Late(meeting.rendezvous[1], storm)
-    futures = [
-        meeting.start(0),
-        meeting.start(1, rendezvous=late),
-        meeting.start(2),
-    ]
-    check_links([future.result(PATIENCE_S) for future in futures])
-
-
 @settings(
     max_examples=examples(20),
     deadline=None,

@@ -74,16 +74,6 @@ def test_a_connection_that_breaks_is_named_by_both_ends(striped, large):
         ), error.reason
 
 
-def test_a_rank_that_dies_is_no_broken_connection(striped):
-    world = striped(2, (0, 1))
-    world.start(cells.endless_sums, LARGE)
-    world.wait_moved(1)
-    world.kill(1, 9)
-    (error,) = world.outcomes([0])
-    assert isinstance(error, px.RankFailure)
-    assert "connection" not in error.reason
-
-
 def test_recovery_and_splits_have_stripes_again(striped):
     world = striped(3, (0, 0, 0), "tcp")
     world.start(cells.endless_sums, 3)

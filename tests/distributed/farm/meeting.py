@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
-from distributed.connect.memory_rendezvous import MemoryRendezvous
 from support.promise import PATIENCE_S
 
 from phalanx.distributed.connect.connector import connect_links
@@ -32,12 +32,29 @@ def identity(rank: int, **changes) -> Identity:
     return Identity(**{"workspace": "lab", "epoch": 3, "rank": rank, "key": KEY, **changes})
 
 
+class MemoryRendezvous:
+    """Rendezvous of ranks that are threads of one process."""
+
+    def __init__(self, rank: int, parts: list[bytes], barrier: threading.Barrier) -> None:
+        self._rank = rank
+        self._parts = parts
+        self._barrier = barrier
+
+    def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
+        self._parts[self._rank] = data
+        self._barrier.wait(timeout)
+        parts = list(self._parts)
+        self._barrier.wait(timeout)  # all have read this round
+        return parts
+
+
 class Meeting:
     """``size`` ranks, some of them threads, the others played by the test."""
 
     def __init__(self, executor: ThreadPoolExecutor, size: int) -> None:
         self._executor = executor
-        self.rendezvous = MemoryRendezvous.of_size(size)
+        shared = [b""] * size, threading.Barrier(size)
+        self.rendezvous = [MemoryRendezvous(rank, *shared) for rank in range(size)]
         self.size = size
 
     def start(self, rank: int, **options) -> Future[Links]:

@@ -11,7 +11,7 @@ import pytest
 from support.waiting import wait_until
 
 from phalanx import _native, distributed
-from phalanx.distributed import AbortKind, ControlPage
+from phalanx.distributed import ControlPage
 from phalanx.protocol import MOST_RANKS
 
 
@@ -26,20 +26,6 @@ def test_shared_memory_has_no_name_is_closed_on_exec_and_cannot_shrink(make):
             os.ftruncate(fd, 0)
     finally:
         os.close(fd)
-
-
-def test_memory_that_was_given_back_takes_none_and_is_a_region_still():
-    fd = distributed.create_region()
-    try:
-        os.pwrite(fd, bytes([7]) * (1 << 20), 1 << 20)
-        distributed.give_back_region(fd)
-        assert os.fstat(fd).st_blocks * 512 == 4096
-        assert os.pread(fd, 8, 0) == b"plarena1"
-        assert os.pread(fd, 1 << 20, 1 << 20) == bytes(1 << 20)
-    finally:
-        os.close(fd)
-    with pytest.raises(OSError, match="cannot look at descriptor"):
-        distributed.give_back_region(fd)
 
 
 def test_a_page_takes_as_many_ranks_as_a_hostfile():
@@ -73,22 +59,6 @@ def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
     with pytest.raises((ValueError, OSError, RuntimeError)):
         distributed.create_region(1)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-def test_the_page_keeps_the_first_reason_and_frees_older_epochs():
-    fd, wakes = distributed.create_page(2), [distributed.create_wake() for _ in range(2)]
-    page = ControlPage(fd, slots=2, author=2, wake_fds=wakes)
-    rank = ControlPage(fd, slots=2, author=1, wake_fds=wakes)
-    assert rank.reason(5) is None
-    assert page.abort(5, AbortKind.RANK_FAILURE, 1, "killed by signal 9 (SIGKILL)")
-    assert not page.abort(5, AbortKind.CLOSED, 0, "later")
-    assert rank.reason(5) == (AbortKind.RANK_FAILURE, 1, "killed by signal 9 (SIGKILL)")
-    assert rank.reason(6) is None
-    assert all(os.read(wake, 8) for wake in wakes)
-    page.close()
-    rank.close()
-    for each in (fd, *wakes):
-        os.close(each)
 
 
 def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in():

@@ -8,6 +8,7 @@ from distributed.cells.site_cells import line_of
 from support.waiting import wait_until
 
 import phalanx as px
+from phalanx.distributed import AbortKind
 
 PLACES = {
     "arena": (3, (0, 0, 0), "any", True),
@@ -24,16 +25,36 @@ def world(request, rank_pool):
     return rank_pool(size, hosts, transport, with_memory=with_memory)
 
 
-@pytest.mark.parametrize("what", ["op", "dtype", "shape", "root", "order", "async", "split"])
-def test_a_mismatch_names_both_lines_on_every_rank(world, what):
+# What rank `odd` does otherwise, and what the error says of it and of the others.
+DIFFERENT = {
+    "op": (0, ["all_max #", "all_sum #"]),
+    "dtype": (1, ["float32", "float64"]),
+    "shape": (2, ["shape (2, 3)", "shape (6,)"]),
+    "size": (0, ["shape (400000,)", "shape (6,)"]),
+    "gather": (2, ["shape (4,)", "shape (6,)"]),
+    "root": (1, ["root 1", "root 0"]),
+    "order": (2, ["barrier #", "all_sum #"]),
+    "async": (1, ["shape (2, 3)", "shape (6,)"]),
+    "split": (0, ["barrier #", "all_sum #"]),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_a_mismatch_names_both_calls_and_their_lines_on_every_rank(world, what):
+    odd, words = DIFFERENT[what]
     texts = set()
-    for error in world.errors(site_cells.differ, what):
+    for error in world.errors(site_cells.differ, what, odd):
         assert isinstance(error, px.CollectiveMismatch), error
         texts.add(str(error))
     (text,) = texts
-    common = "common" if what not in ("root", "split") else f"common {what}"
+    common = f"common {what}" if what in ("gather", "root", "split") else "common"
     assert f" at {line_of(f'odd {what}')}" in text
     assert f" at {line_of(common)}" in text
+    assert all(word in text for word in words), text
+    assert "\n" not in text
+    notices = world.notices()
+    assert sorted(rank for rank, _ in notices) == list(range(world.size))
+    assert {notice.kind for _, notice in notices} == {AbortKind.MISMATCH}
 
 
 def test_what_is_called_behind_a_work_is_named_too(rank_pool):

@@ -315,13 +315,16 @@ def grid(
     dtypes: tuple[str, ...] = DTYPES,
     large_nbytes: int = LARGE_NBYTES,
 ) -> list[Case]:
-    """Make every op and dtype at counts around what is inline, a share, and a segment."""
+    """Make every op at counts around what is inline, a share, and a segment: one dtype of each width.
+
+    The other dtypes take the same way; of them there are an array of few elements, and one of many.
+    """
     counts = sorted({0, 1, size - 1, size, 31, 1009})
     cases = [
         Case(op, (count,), dtype, seed=count, root=(size - 1) if count % 2 else 0)
         for op in ops
         for dtype in dtypes
-        for count in counts
+        for count in (counts if dtype in WIDTHS else (size, 1009))
     ]
     for op in ops:
         for dtype in (one for one in WIDTHS if one in dtypes):

@@ -284,3 +284,5 @@ def test_other_options_of_init_are_checked():
         px.init(all_gather_factory=print)
     with pytest.raises(TypeError, match="callable"):
         px.init(backend="jaccl", all_gather_factory=3)
+    with pytest.raises(ValueError, match="timeout must be None or at least 0 seconds, not -1"):
+        px.init(timeout=-1)

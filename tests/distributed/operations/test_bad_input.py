@@ -38,6 +38,8 @@ def refused() -> list[str]:
         lambda: px.all_sum(2**62),
         lambda: px.all_sum(-(2**62)),
         lambda: px.all_sum([1.0]),
+        lambda: px.all_sum(1, timeout=-1),
+        lambda: px.init().barrier(timeout=-0.1),
     ]
     texts = []
     for call in calls:
@@ -86,6 +88,8 @@ def check_refused(texts: list[str]) -> None:
             "(times 3 ranks); pass a float"
         ),
         "ValueError: Invalid type list received in array initialization. Pass np.asarray(x).",
+        "ValueError: timeout must be None or at least 0 seconds, not -1",
+        "ValueError: timeout must be None or at least 0 seconds, not -0.1",
     ]
     assert texts[13].startswith("NotSupported: recv: dtype float128 is not supported; bool, ")
 

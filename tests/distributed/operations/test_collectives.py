@@ -70,20 +70,6 @@ def test_processes_that_a_rank_starts_are_no_ranks(rank_pool):
     assert world.run(cells.stream_of_sums, 3, 5) == [3, 3]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
-def test_bytes_that_numpy_has_no_name_for_are_read_as_said(rank_pool, dtype):
-    world = rank_pool(2)
-    cases = [Case(op, (74,), dtype) for op in (*contract.REDUCTIONS, "all_to_all")]
-    by_rank = world.run(engine_cells.results_of_bits, cases)
-    for number, case in enumerate(cases):
-        contract.check(
-            case,
-            world.size,
-            [results[number] for results in by_rank],
-            adds_in_rank_order=world.adds_in_rank_order,
-        )
-
-
 @pytest.mark.parametrize("hosts", [(0, 0), (0, 1), (0, 0, 1)])
 def test_true_is_any_byte_but_zero(rank_pool, hosts):
     for data in rank_pool(len(hosts), hosts).run(engine_cells.true_bytes):
@@ -115,35 +101,30 @@ def test_wrong_calls_are_refused_and_the_group_stays_good(rank_pool, hosts):
             assert text.startswith(part)
 
 
-def test_describe_names_the_algorithm_of_every_operation(rank_pool):
-    algorithms = rank_pool(2).run(engine_cells.described)[0]
-    assert set(algorithms) == {
-        *contract.REDUCTIONS,
-        "all_to_all",
-        "all_gather",
-        "broadcast",
-        "barrier",
-    }
-    assert algorithms["sum_scatter"][8] == "inline"
-    assert algorithms["sum_scatter"][1 << 26] == "staged"
-    tcp = rank_pool(2, transport="tcp").run(engine_cells.described)[0]
-    assert tcp["all_to_all"][8] == "pairwise"
-    assert tcp["sum_scatter"][1 << 26] == "ring"
-
-
-def test_describe_names_the_same_algorithms_on_every_rank(rank_pool):
-    said = rank_pool(3, (0, 0, 1)).run(engine_cells.described)
-    assert said[0] == said[1] == said[2]
-    assert said[2]["all_gather"][8] == "inline+ring"
-    direct = rank_pool(3, transport="tcp").run(engine_cells.described)[0]
-    assert direct["all_sum"][1 << 20] == "direct"
-
-
-def test_describe_tells_halves_apart(rank_pool):
-    """What is widened for the way between hosts does not come with the header."""
-    for told in rank_pool(3, (0, 0, 1)).run(engine_cells.described_engine):
-        assert told["algorithms"]["all_sum"][1024] == "inline+mesh"
-        assert told["algorithms_of_halves"]["all_sum"][1024] == "staged+mesh"
-        assert set(told["algorithms_of_halves"]) == {"all_sum", "sum_scatter"}
-    for told in rank_pool(2).run(engine_cells.described_engine):
-        assert told["algorithms_of_halves"]["sum_scatter"][1024] == "inline"
+@pytest.mark.parametrize(
+    ("hosts", "transport", "named"),
+    [
+        ((0, 0), "any", {("sum_scatter", 8): "inline", ("sum_scatter", 1 << 26): "staged"}),
+        ((0, 0), "tcp", {("all_to_all", 8): "pairwise", ("sum_scatter", 1 << 26): "ring"}),
+        ((0, 0, 0), "tcp", {("all_sum", 1 << 20): "direct"}),
+        ((0, 0, 1), "any", {("all_gather", 8): "inline+ring", ("all_sum", 1024): "inline+mesh"}),
+    ],
+)
+def test_describe_names_the_algorithm_of_every_operation_on_every_rank(
+    rank_pool, hosts, transport, named
+):
+    first, *others = [
+        told["engine"] for told in rank_pool(len(hosts), hosts, transport).run(cells.describe)
+    ]
+    algorithms = first["algorithms"]
+    ops = {*contract.REDUCTIONS, "all_to_all", "all_gather", "broadcast", "barrier"}
+    assert set(algorithms) == ops
+    for (op, nbytes), algorithm in named.items():
+        assert algorithms[op][nbytes] == algorithm
+    # What is widened for the way between hosts does not come with the header.
+    of_halves = first["algorithms_of_halves"]
+    assert set(of_halves) == {"all_sum", "sum_scatter"}
+    assert of_halves["all_sum"][1024] == (
+        "staged+mesh" if len(set(hosts)) > 1 else algorithms["all_sum"][1024]
+    )
+    assert all(its["algorithms"] == algorithms for its in others)

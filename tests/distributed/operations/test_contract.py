@@ -38,11 +38,6 @@ def test_the_grid_has_an_array_of_more_than_a_segment_of_each_width(size):
             assert most[op, dtype] > SEGMENT_NBYTES, (op, dtype)
 
 
-@deep
-def test_groups_of_other_sizes(other_sizes):
-    contract.check_all(other_sizes, contract.grid(other_sizes.size, dtypes=A_FEW))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("size", deep_but([3], [3, 5, 8]))
 def test_a_ring_of_any_size_with_any_count(ring_only, size):

@@ -88,13 +88,6 @@ def test_a_rank_that_does_not_come_is_named(rank_pool):
 
 
 @pytest.mark.parametrize(
-    ("hosts", "transport", "n"), [((0, 0), "any", 0), ((0, 1), "any", 2), ((0, 0), "tcp", 2)]
-)
-def test_only_what_crosses_a_network_is_sealed(rank_pool, hosts, transport, n):
-    assert rank_pool(2, hosts, transport).run(object_cells.n_seals) == [n, n]
-
-
-@pytest.mark.parametrize(
     ("op", "what"),
     [
         ("all_gather_object", "first"),

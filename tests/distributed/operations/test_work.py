@@ -84,19 +84,6 @@ def test_an_interrupt_of_a_wait_frees_everybody(world, behind):
         assert all("rank 0 was interrupted in all_sum" in line for line in said), said
 
 
-@pytest.mark.slow
-@pytest.mark.promise
-def test_a_killed_rank_fails_what_is_queued(world):
-    world.start(work_cells.submit_and_wait, 100, None, 3, ranks=[0, 1])
-    world.wait_in("all_sum", [0, 1], n_queued=4)
-    world.kill(2, signal.SIGKILL)
-    with within():
-        errors = world.outcomes([0, 1])
-    for error in errors:
-        assert isinstance(error, px.RankFailure), error
-        assert error.rank == 2
-
-
 def test_the_rest_of_the_queue_and_what_comes_later_fail_alike(world):
     found = world.run(work_cells.queue_then_fail)
     world.is_good = False
@@ -117,13 +104,3 @@ def test_closing_ends_what_is_queued_and_frees_the_others(world):
         assert isinstance(error, px.DistributedError), error
         assert str(error).startswith("rank 1 ")
         assert "closed the group" in str(error)
-
-
-def test_wrong_submissions_are_refused_at_once(world):
-    for said in world.run(work_cells.wrong_submissions):
-        assert said == [
-            "ValueError: no operation is called 'all_su'",
-            "ValueError: out has 4 elements; 3 are needed",
-            "ValueError: root 9 is not a rank of this group of 3",
-            "ValueError: timeout must be None or at least 0 seconds",
-        ]

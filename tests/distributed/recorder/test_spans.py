@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import random
+from itertools import islice
 
+import msgspec
 import numpy as np
-from distributed.recorder.spans_in_numpy import MOST_FIRST, MOST_SPANS
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phalanx import _native
 from phalanx.distributed import (
     ENTERED,
     ENTRY,
+    AbortKind,
     Lateness,
     StragglerReport,
     TraceSummarizer,
     find_stragglers,
 )
-from phalanx.protocol import Use
+from phalanx.protocol import Span, Use
 
-_OPS = {name: number for number, name in _native.trace_names()["op"].items()}
+_NAMES = _native.trace_names()
+_OPS = {name: number for number, name in _NAMES["op"].items()}
+_FAILURES = {0: "", **{kind.value: kind.name.lower() for kind in AbortKind}}
 MS = 1_000_000
+MOST_SPANS, MOST_FIRST = 16, 64
 
 
 def _record(
@@ -64,39 +72,6 @@ def test_a_record_comes_once_and_one_that_runs_until_it_is_over():
     assert reader.read(_packed(first, ended)) == ((), 0, b"", ())
 
 
-def test_many_are_laid_together_and_none_is_lost():
-    reader = TraceSummarizer()
-    spans, *_ = reader.read(_packed(*_quick(0, 1000)))
-    assert len(spans) == MOST_SPANS
-    assert sum(span.count for span in spans) == 1000
-    assert sum(span.wait_ns for span in spans) == 1000 * 4000
-    assert sum(span.inside_ns for span in spans) == 1000 * 6000
-    assert sum(span.nbytes for span in spans) == 8000
-    assert all(a.done_ns <= b.begun_ns for a, b in pairwise(spans))
-
-
-def test_what_was_overwritten_between_two_looks_is_counted():
-    reader = TraceSummarizer()
-    reader.read(_packed(*_quick(0, 5)))
-    assert reader.read(_packed(*_quick(12, 5)))[1] == 7
-    # A new process begins anew, and has missed nothing.
-    spans, missed, *_ = reader.read(_packed(*_quick(0, 3)))
-    assert (len(spans), missed) == (3, 0)
-
-
-def test_what_is_known_need_not_be_read_again():
-    reader = TraceSummarizer()
-    assert reader.since == 0
-    reader.read(_packed(*_quick(0, 5)))
-    assert reader.since == 5
-    runs, others = _record(5, begun=9 * MS), _quick(6, 3, begun=10 * MS)
-    reader.read(_packed(runs, *others))
-    assert reader.since == 5  # as its end is to be seen
-    over = _record(5, begun=9 * MS, arrived=11 * MS, done=12 * MS)
-    assert [span.number for span in reader.read(_packed(over, *others))[0]] == [5]
-    assert reader.since == 9
-
-
 def test_the_first_look_goes_back_ten_seconds():
     old = _quick(0, 50, begun=MS)
     new = _quick(50, 50, begun=20_000 * MS)
@@ -122,7 +97,7 @@ def test_mixed_operations_and_failures_are_told_of():
 
 
 def test_which_algorithm_was_used_for_which_sizes():
-    algorithms = {name: code for code, name in _native.trace_names()["algorithm"].items()}
+    algorithms = {name: code for code, name in _NAMES["algorithm"].items()}
     records = [
         _record(0, begun=1, done=2, nbytes=64),
         _record(1, begun=3, done=4, nbytes=4096),
@@ -151,29 +126,15 @@ def test_who_came_last_and_by_how_much():
     (late,) = found.late
     assert found.n_compared == 1
     assert (late.rank, late.count, late.late_ns) == (1, 1, 30)  # 20 is the median
+    part = seen(*rows)
+    part["group"] = 5
+    assert find_stragglers(np.append(seen(*rows), part)).n_compared == 2
+    apart = seen(*rows[:2])
+    apart["host"], apart["unsure"] = [0, 1], [0, 41]  # 40 apart: nobody can tell
+    assert find_stragglers(apart) == StragglerReport(1, (), 1, 41)
     assert find_stragglers(seen((0, 1, 10, 0), (1, 1, 50, 0))) == StragglerReport()  # it runs
     assert find_stragglers(seen((0, 1, 10, 60))) == StragglerReport()
     assert find_stragglers(np.zeros(0, ENTERED)) == StragglerReport()
-
-
-def test_nobody_is_said_to_come_last_where_the_clocks_may_be_wrong():
-    def seen(last_ns, unsure_ns):
-        rows = [(0, 10, 0, 0), (1, 20, 0, 0), (2, 30, 1, unsure_ns), (3, last_ns, 1, unsure_ns)]
-        return np.array(
-            [(rank, 0, 1, begun, 900, host, unsure) for rank, begun, host, unsure in rows], ENTERED
-        )
-
-    # Ranks 2 and 3 have one clock: that is right, but may be wrong beside that of the others.
-    assert [find_stragglers(seen(100, unsure)).late[0].late_ns for unsure in (0, 5, 15)] == [
-        80,
-        75,
-        70,
-    ]
-    # Nobody can tell, and by how much the clocks may be wrong is said.
-    assert find_stragglers(seen(100, 81)) == StragglerReport(1, (), 1, 81)
-    found = find_stragglers(seen(100, 5), members={0: 4})
-    assert (found.n_compared, found.n_unsure, found.unsure_ns) == (1, 0, 0)
-    assert find_stragglers(seen(100, 5), members={0: 5}).n_compared == 0
 
 
 def test_a_collective_is_counted_once_over_many_looks():
@@ -188,3 +149,124 @@ def test_a_collective_is_counted_once_over_many_looks():
     assert [its.n_compared for its in found] == [0, 1, 1, 0]
     late = [its for compared in found for its in compared.late]
     assert [(its.rank, its.late_ns) for its in late] == [(1, 15), (1, 45)]
+
+
+class _Rank:
+    """Makes up the recorder of one rank: threads, messages, groups, what hangs."""
+
+    def __init__(self, seed: int, n_threads: int, tick_ns: int) -> None:
+        self._dice = random.Random(seed)
+        self._n_threads, self._tick_ns = n_threads, tick_ns
+        self._now_ns = self._dice.choice([1, 7_000_000_000, 10**15])
+        self._number = 0
+        self._records: dict[int, list[int]] = {}
+
+    def go_on(self, count: int, n_kept: int) -> bytes:
+        """Do so many operations, end some that ran, and forget the oldest but those that run."""
+        dice = self._dice
+        for record in self._records.values():
+            if record[0] & 1 and dice.random() < 0.5:
+                self._end(record)
+        kinds = dice.sample(list(_NAMES["op"]), dice.randint(1, 3))
+        for _ in range(count):
+            self._now_ns += dice.randint(0, self._tick_ns)
+            self._number += dice.random() < 0.1  # a ticket that was passed over
+            self._records[self._number] = self._operation(dice.choice(kinds))
+            self._number += 1
+        for number in sorted(self._records)[: -n_kept or None]:
+            if not self._records[number][0] & 1:
+                del self._records[number]
+        return np.array([self._records[its] for its in sorted(self._records)], np.uint64).tobytes()
+
+    def _operation(self, kind: int) -> list[int]:
+        dice = self._dice
+        begun = max(1, self._now_ns - dice.randint(0, 20) * self._tick_ns * (self._n_threads > 1))
+        what = kind | dice.choice(list(_NAMES["algorithm"])) << 8 | dice.randint(0, 1 << 16) << 40
+        place, group = 3 << 40 | self._number + 1, dice.choice([0, 0, 0, 5, (1 << 64) - 1])
+        record = [self._number << 1 | 1, place, dice.randint(0, 1 << 30), group, begun, 0, 0, what]
+        if dice.random() < 0.5:
+            record[5] = max(1, begun + dice.randint(-5, 2 * self._tick_ns))  # clocks differ a bit
+        if dice.random() < 0.9:
+            self._end(record)
+        return record
+
+    def _end(self, record: list[int]) -> None:
+        record[0] &= ~1
+        record[6] = max(1, record[4] + self._dice.randint(-5, 3 * self._tick_ns))
+        record[7] |= int(self._dice.choice([0, 0, *_FAILURES])) << 32
+
+
+def _summary(records):
+    """What one span says of operations that are over."""
+    _, _, nbytes, _, begun, arrived, ended, what = zip(*records, strict=True)
+    return (
+        len(records),
+        min(begun),
+        max(ended),
+        sum(max(0, last - first) for first, last in zip(begun, ended, strict=True)),
+        sum(max(0, there - first) for first, there in zip(begun, arrived, strict=True)),
+        sum(nbytes),
+        _FAILURES[max(word >> 32 & 0xFF for word in what)],
+    )
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 3),
+    st.sampled_from([1, 10_000, 3_000_000, 200_000_000]),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 400)), min_size=1, max_size=4),
+)
+def test_each_operation_is_in_one_span_whatever_a_rank_does(seed, n_threads, tick_ns, looks):
+    rank, reader = _Rank(seed, n_threads, tick_ns), TraceSummarizer()
+    seen, running = -1, set()
+    for count, n_kept in looks:
+        packed = rank.go_on(count, n_kept)
+        records = np.frombuffer(packed, np.uint64).reshape(-1, 8).tolist()
+        spans = reader.read(packed).spans
+        fresh = [its for its in records if its[0] >> 1 > seen or its[0] >> 1 in running]
+        if seen < 0:
+            fresh = [its for its in fresh if its[0] & 1 or its[4] + 10**10 >= records[-1][4]]
+        seen = max([seen, *(its[0] >> 1 for its in records)])
+        runs = [its[0] >> 1 for its in fresh if its[0] & 1]
+        over = [its for its in fresh if not its[0] & 1]
+        if records:
+            running = set(runs)
+        assert [(its.number, its.done_ns) for its in spans[: len(runs)]] == [(n, 0) for n in runs]
+        assert len(spans) - len(runs) <= MOST_FIRST
+        assert len(over) > MOST_SPANS or len(spans) == len(runs) + len(over)
+        if len(over) > MOST_SPANS:
+            over.sort(key=lambda record: record[4])  # threads record in another order
+        rest = iter(over)
+        for span in spans[len(runs) :]:
+            assert _summary(list(islice(rest, span.count))) == (
+                span.count,
+                span.begun_ns,
+                span.done_ns,
+                span.inside_ns,
+                span.wait_ns,
+                span.nbytes,
+                span.failure,
+            )
+        assert next(rest, None) is None
+
+
+@given(st.lists(st.binary(min_size=64, max_size=64), max_size=40), st.booleans())
+def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_largest):
+    reader = TraceSummarizer()
+    for packed in (b"".join(records), b"\xff" * 64 * 20 * has_largest + b"".join(records)):
+        found = reader.read(packed)
+        encoded = msgspec.msgpack.encode((found.spans, found.uses))
+        msgspec.msgpack.decode(encoded, type=tuple[tuple[Span, ...], tuple[Use, ...]])
+        seen = np.zeros(len(found.entries) // ENTRY.itemsize, ENTERED)
+        for name in ENTRY.names:
+            seen[name] = np.frombuffer(found.entries, ENTRY)[name]
+        seen["rank"], seen["host"], seen["unsure"] = np.arange(len(seen)), seen["entered"], -1
+        seen["place"] %= 3
+        assert all(0 <= its.late_ns < 1 << 62 for its in find_stragglers(seen).late)
+
+
+def test_part_of_a_record_is_refused():
+    with pytest.raises(ValueError, match="no whole records"):
+        TraceSummarizer().read(b"\0" * 65)
+    with pytest.raises(ValueError, match="no whole entries"):
+        _native.entered(b"\0" * 33, 0, 0, 0)

@@ -106,30 +106,6 @@ def _sum_of(model: Any, x: Any) -> Any:
     return (model(x) ** 2).sum()
 
 
-def exact(reshards: bool) -> bool:
-    """Train with small whole numbers, of which all sums are exact; return whether all bits agree."""
-    import mlx.core as mx
-    import numpy as np
-    from mlx import nn, optimizers
-
-    world = px.init()
-    rank, size = world.rank(), world.size()
-    plain, model = nn.Linear(3, 5), nn.Linear(3, 5)
-    for layer in (plain, model):
-        layer.weight, layer.bias = mx.arange(15.0).reshape(5, 3) - 7, mx.arange(5.0)
-    px.nn.fully_shard(model, group=world, reshard_after_forward=reshards)
-    ours, theirs = optimizers.SGD(1.0), optimizers.SGD(1.0)
-    for step in range(5):
-        batch = mx.arange(6.0 * size).reshape(2 * size, 3) % (step + 3) - 1
-        mine = batch[2 * rank : 2 * rank + 2]
-        # A sum over the samples of all ranks: `size` makes it of the mean.
-        _, gradients = nn.value_and_grad(model, lambda x: size * model(x).sum())(mine)
-        ours.update(model, gradients)
-        theirs.update(plain, nn.value_and_grad(plain, lambda x: plain(x).sum())(batch)[1])
-    found, wanted = whole(model.parameters(), plain.parameters()), dict(plain.parameters())
-    return all(np.array_equal(found[path], np.array(wanted[path])) for path in wanted)
-
-
 def any_tree(shapes: list[Any], dtypes: list[str], reshards: bool, seed: int) -> list[Any]:
     """Compare the gradients of a module of arrays with those of all ranks' whole modules."""
     import mlx.core as mx
