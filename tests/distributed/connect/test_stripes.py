@@ -9,8 +9,7 @@ import pytest
 from distributed.farm.meeting import answer, identity, talk
 from support.promise import PATIENCE_S
 
-from phalanx.distributed.connect.connector import CONNECT_LIMIT_S
-from phalanx.distributed.connect.endpoints import StripeOptions
+from phalanx.distributed.connect.endpoints import AGAIN_S, FIRST_S, PathHealth, StripeOptions
 from phalanx.distributed.connect.handshake import LinkPurpose, Stripe
 
 HOME = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
@@ -107,22 +106,42 @@ def silence(address):
         yield full.getsockname()[1]
 
 
-def test_a_path_without_an_answer_is_left_after_its_limit(meet, caplog):
-    caplog.set_level("DEBUG", "phalanx.distributed")
-    meeting = meet(2)
-    with silence("127.0.0.2") as port, socket.create_server(("127.0.0.1", 0)) as server:
-        theirs = meeting.start(1, striping=StripeOptions(2), addresses=HOME[:2])
+def past_silence(meeting, port, outages):
+    """Form rank 1's link of two connections, one of which gets no answer."""
+    theirs = meeting.start(1, striping=StripeOptions(2), addresses=HOME[:2], path_health=outages)
+    with socket.create_server(("127.0.0.1", 0)) as server:
         meeting.stand_in(0, port=server.getsockname()[1], gone=("127.0.0.2", port))
         accepted = [server.accept()[0] for _ in range(2)]
         assert sorted(map(answer, accepted)) == [Stripe(0, 2), Stripe(1, 2)]
         ends(theirs.result(PATIENCE_S)[LinkPurpose.COLLECTIVE][0])
         for sock in accepted:
             sock.close()
-    for source in (" from 127.0.0.2", ""):
-        tried = f"127.0.0.2 port {port}{source}: no answer within {CONNECT_LIMIT_S:g} s"
-        assert f"rank 1: {tried}" in caplog.messages
-    told = f"a path to rank 0 cannot be used (127.0.0.2 port {port} from 127.0.0.2: no answer "
-    assert f"rank 1: {told}" in caplog.text
+
+
+def test_a_path_without_an_answer_is_not_waited_for_again_and_again(meet, caplog):
+    """Each way has its bound at first (it was 2 s and 5 s once); then hardly any, and it is told once."""
+    caplog.set_level("DEBUG", "phalanx.distributed")
+    outages = PathHealth()
+    told = "rank 1: a path to rank 0 cannot be used (127.0.0.2 port {} from 127.0.0.2: no answer "
+    with silence("127.0.0.2") as port:
+        for limit_s, is_told in ((FIRST_S, True), (AGAIN_S, False)):
+            caplog.clear()
+            past_silence(meet(2), port, outages)
+            for source in (" from 127.0.0.2", ""):
+                tried = f"127.0.0.2 port {port}{source}: no answer within {limit_s:g} s"
+                assert f"rank 1: {tried}" in caplog.messages
+            assert (told.format(port) in caplog.text) is is_told
+
+
+def test_a_path_that_answers_again_is_as_good_as_before():
+    outages = PathHealth()
+    fresh_s = outages.patience_s("10.0.1.1", "")
+    outages.note("10.0.1.1", "")
+    assert (
+        outages.patience_s("10.0.1.1", "") < fresh_s == outages.patience_s("10.0.1.1", "10.0.1.2")
+    )
+    outages.forget("10.0.1.1", "")
+    assert outages.patience_s("10.0.1.1", "") == fresh_s
 
 
 def test_a_connection_that_is_not_of_this_link_is_not_let_in(meet, knock):

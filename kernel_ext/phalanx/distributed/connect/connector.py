@@ -27,6 +27,7 @@ from ..control import Deadline
 from .endpoints import (
     UNSTRIPED,
     Endpoint,
+    PathHealth,
     Route,
     Share,
     StripeOptions,
@@ -38,6 +39,7 @@ from .endpoints import (
     open_socket,
     read_shares,
     routes_of,
+    where,
 )
 from .handshake import Acceptor, HandshakeRejected, Identity, Initiator, LinkPurpose, Stripe
 from .rendezvous import Rendezvous, name_ranks
@@ -53,13 +55,6 @@ RETRY_DELAY_MAX_S = 1.0
 UNPROVEN_LIMIT_S = 2.0
 
 ATTEMPT_LIMIT_S = 5.0
-
-# Limit for connecting if there is another route: a cable that is pulled out causes no error, only
-# silence. Chosen by judgement: an answer takes less than 1 ms in a machine room and 0.3 s around
-# the world, also of a busy peer, because its kernel answers. The first packet may be lost, also by
-# a kernel with hundreds of connections that wait to be accepted; it is sent again after 1 s.
-CONNECT_LIMIT_S = 1.5
-
 MAX_UNPROVEN = 64
 ACCEPTS_AT_ONCE = 64  # then other sockets get their turn
 DROPS_LOGGED = 8
@@ -158,19 +153,57 @@ class LinkTarget:
         """Return the route that is being tried."""
         return self.routes[(self.tries - 1) % len(self.routes)]
 
+    def next_route(self) -> Route:
+        """Advance to the next route and return it."""
+        self.tries += 1
+        return self.route
+
     @property
-    def is_last(self) -> bool:
-        """Whether this round has no untried route."""
-        return self.tries % len(self.routes) == 0
+    def has_another(self) -> bool:
+        """Whether this round has an untried route."""
+        return self.tries % len(self.routes) != 0
+
+    def timed_out(self, path_health: PathHealth) -> None:
+        """Record that the current route did not answer."""
+        path_health.note(self.route.endpoint.host, self.route.source)
+
+    def succeeded(self, path_health: PathHealth, me: int, peer: int) -> None:
+        """Record that the current route connected; warn about a detour."""
+        endpoint, source, is_detour = self.route
+        path_health.forget(endpoint.host, source)
+        if is_detour:
+            direct = self.routes[0].endpoint.host
+            path_health.warn(me, peer, direct, self.direct_error, endpoint.host)
 
     def fail(self, why: object) -> None:
         """Record an error; pause only after each round of all routes."""
-        self.last_error = f"{self.route}: {why}"
-        if self.route.source or not (self.route.is_detour or self.direct_error):
+        endpoint, source, is_detour = self.route
+        self.last_error = f"{where(endpoint, source)}: {why}"
+        if source or not (is_detour or self.direct_error):
             self.direct_error = self.last_error
-        if self.is_last:
-            rounds = self.tries // len(self.routes)
+        rounds = self.tries // len(self.routes)
+        if self.tries % len(self.routes) == 0:
             self.not_before = time.monotonic() + min(RETRY_DELAY_MAX_S, RETRY_DELAY_S * 2**rounds)
+
+
+def why_late(
+    missing: Mapping[int, LinkTarget | None], names: Sequence[int], host_names: Sequence[str]
+) -> str:
+    """Format the hosts and last errors of missing ranks, in parentheses.
+
+    Examples
+    --------
+    >>> why_late({1: None}, range(2), ["a", "b"]), why_late({1: None}, range(2), [])
+    (' (rank 1 runs on b)', '')
+    """
+    details = []
+    for peer in sorted(missing):
+        runs = f"rank {names[peer]} runs on {host_names[peer]}" if peer < len(host_names) else ""
+        target = missing[peer]
+        why = "" if target is None else target.last_error
+        details.append(": ".join(part for part in (runs, why) if part))
+    said = "; ".join(detail for detail in details if detail)
+    return f" ({said})" if said else ""
 
 
 def is_open(sock: socket.socket) -> bool:
@@ -183,6 +216,10 @@ def is_open(sock: socket.socket) -> bool:
         return False
 
 
+def _nothing() -> None:
+    """Check nothing: no abort is possible."""
+
+
 def connect_links(
     me: Identity,
     peers: Mapping[LinkPurpose, Collection[int]],
@@ -191,9 +228,10 @@ def connect_links(
     *,
     timeout: float | None,
     host_names: Sequence[str] = (),
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], None] = _nothing,
     names: Sequence[int] = (),
     striping: StripeOptions = UNSTRIPED,
+    path_health: PathHealth | None = None,
 ) -> Links:
     """Connect to every peer and return the sockets by purpose and rank.
 
@@ -208,10 +246,20 @@ def connect_links(
         Ranks that need a link to this one, for each purpose.
     addresses : sequence of str
         Addresses to listen on; the system picks the ports.
-    host_names, names : sequence of str and of int, by rank, optional
-        Hosts of the ranks and numbers of the ranks (by default the rank itself), for error texts.
+    rendezvous : Rendezvous
+        The rendezvous at which all ranks exchange their ports.
+    timeout : float, optional
+        Seconds for the whole call; ``None``: no limit.
+    host_names : sequence of str, by rank, optional
+        Names of the ranks' hosts, for error texts.
     check : callable, optional
         Called about every 20 ms; an exception ends the call (e.g. a rank died meanwhile).
+    names : sequence of int, by rank, optional
+        Numbers of the ranks in error texts; by default the rank itself.
+    striping : StripeOptions, optional
+        How many addresses are used together, and how many connections use each address.
+    path_health : PathHealth, optional
+        Paths of this process that did not answer lately.
 
     Returns
     -------
@@ -250,7 +298,10 @@ def connect_links(
         theirs = {key: shares[key[1]] for key in every if key[1] < me.rank}
         targets = {k: routes_of(k[0], k[2], mine, s, addresses) for k, s in theirs.items()}
         awaited = {key for key in every if key[1] > me.rank}
-        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names)
+        path_health = path_health or PathHealth()
+        meeting = _Meeting(
+            me, [sock for sock, _ in listeners], awaited, targets, names, path_health
+        )
         made = meeting.run(deadline, check, host_names)
         for (purpose, peer, _), sock in made.items():
             bound_send_buffer(sock, purpose, shares[peer].machine)
@@ -275,9 +326,11 @@ class _Meeting:
         awaited: Collection[_Key],
         targets: Mapping[_Key, Sequence[Route]],
         names: Sequence[int],
+        path_health: PathHealth,
     ) -> None:
         self._me = me
         self._names = names
+        self._path_health = path_health
         self._listeners = listeners
         self._awaited = frozenset(awaited)
         self._targets = {key: LinkTarget(routes) for key, routes in targets.items()}
@@ -285,6 +338,7 @@ class _Meeting:
         self._max_unproven = max(MAX_UNPROVEN, 2 * len(self._awaited))
         self._links: dict[_Key, socket.socket] = {}
         self._attempts: list[Attempt] = []
+        self._connecting: set[_Key] = set()
         self._selector = selectors.DefaultSelector()
         self._n_dropped = 0
 
@@ -320,25 +374,19 @@ class _Meeting:
         if not deadline.is_over():
             return
         by_rank = {key[1]: self._targets.get(key) for key in missing}
-        details = []
-        for peer, target in sorted(by_rank.items()):
-            runs = f"rank {self._names[peer]} runs on {host_names[peer]}" if host_names else ""
-            details.append(": ".join(filter(None, (runs, target.last_error if target else ""))))
         who = name_ranks([self._names[peer] for peer in sorted(by_rank)])
         text = f"rank {self._names[self._me.rank]}: {who} did not connect within {deadline}"
-        said = "; ".join(filter(None, details))
-        raise CollectiveTimeout(f"{text} ({said})" if said else text)
-
-    def _idle_targets(self) -> list[tuple[_Key, LinkTarget]]:
-        """Return the targets that are neither connected nor being tried."""
-        busy = self._links.keys() | {attempt.key for attempt in self._attempts}
-        return [(key, target) for key, target in self._targets.items() if key not in busy]
+        raise CollectiveTimeout(text + why_late(by_rank, self._names, host_names))
 
     def _wait(self, deadline: Deadline) -> None:
         now = time.monotonic()
         waits = [CHECK_INTERVAL_S, deadline.remaining()]
         waits += [attempt.deadline.remaining() for attempt in self._attempts]
-        waits += [max(0.0, target.not_before - now) for _, target in self._idle_targets()]
+        waits += [
+            max(0.0, target.not_before - now)
+            for key, target in self._targets.items()
+            if key not in self._links and key not in self._connecting
+        ]
         for ready, _events in self._selector.select(min(w for w in waits if w is not None)):
             if isinstance(ready.data, Attempt):
                 if ready.data in self._attempts:  # else dropped meanwhile
@@ -383,11 +431,11 @@ class _Meeting:
 
     def _connect_due(self) -> None:
         now = time.monotonic()
-        for (purpose, peer, number), target in self._idle_targets():
-            if now < target.not_before:
+        for key, target in self._targets.items():
+            if key in self._links or key in self._connecting or now < target.not_before:
                 continue
-            target.tries += 1
-            endpoint, source, _ = target.route
+            purpose, peer, number = key
+            endpoint, source, _ = target.next_route()
             try:
                 sock, address = open_socket(
                     endpoint.host, endpoint.port, passive=False, source=source
@@ -395,9 +443,11 @@ class _Meeting:
             except OSError as error:
                 self._note(target, error)
                 continue
+            self._connecting.add(key)
             stripe = Stripe(number, self._counts[purpose, peer])
             initiator = Initiator(self._me, peer=peer, purpose=purpose, stripe=stripe)
-            connect_s = None if target.is_last else CONNECT_LIMIT_S
+            patience_s = self._path_health.patience_s(endpoint.host, source)
+            connect_s = patience_s if target.has_another else None
             attempt = Attempt(sock, initiator, ATTEMPT_LIMIT_S, connect_s)
             code = sock.connect_ex(address)
             if code not in {0, errno.EINPROGRESS}:
@@ -435,19 +485,15 @@ class _Meeting:
             self._links[key].close()
         self._links[key] = attempt.sock
         target = self._targets.get(key)
-        if target is not None and target.route.is_detour:
-            _log.warning(
-                "rank %d: a path to rank %d cannot be used (%s): what should go there goes over %s "
-                "as well, and is slower",
-                self._names[self._me.rank], self._names[key[1]], target.direct_error,
-                target.route.endpoint.host,
-            )  # fmt: skip
+        if target is not None:
+            target.succeeded(self._path_health, self._names[self._me.rank], self._names[key[1]])
 
     def _drop_late(self) -> None:
         for attempt in [a for a in self._attempts if a.deadline.is_over()]:
             why = "it did not finish the handshake in time"
             if attempt.is_connecting:
                 why = f"no answer within {attempt.deadline}"
+                self._targets[attempt.key].timed_out(self._path_health)
             self._drop(attempt, why)
 
     def _drop(self, attempt: Attempt, why: str) -> None:
@@ -463,6 +509,7 @@ class _Meeting:
 
     def _forget(self, attempt: Attempt) -> None:
         self._attempts.remove(attempt)
+        self._connecting.discard(attempt.key)
         if attempt.sock in self._selector.get_map():
             self._selector.unregister(attempt.sock)
 

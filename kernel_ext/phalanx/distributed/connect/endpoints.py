@@ -3,6 +3,10 @@
 A stripe is one of the connections of a link. Both ends of a link compute the same number of stripes
 from the addresses and counts in their shares.
 
+A cable that is pulled out causes no error, only silence, so a connection attempt needs a timeout.
+The timeout applies if the link has another route; it is shorter on a path that was silent a moment
+ago. A busy peer does not cause such a timeout, because the peer's kernel answers.
+
 The kernel copies data between two processes of one machine inside memory, so copies limit the speed
 of such a link. Copies are twice as fast while the data in flight fits a core's cache. By default
 the kernel queues up to `tcp_wmem` (4 MiB). Measured: four ranks on two cores took 8.7 ms for an
@@ -19,6 +23,7 @@ import contextlib
 import hashlib
 import logging
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,6 +40,13 @@ from .handshake import LinkPurpose
 _BACKLOG = 512  # connections that wait to be accepted: ranks and some foreign processes
 _log = logging.getLogger(__name__)
 
+# Chosen by judgement: an answer takes less than 1 ms in a machine room and 0.3 s around the world.
+# The first packet may be lost, also by a kernel with hundreds of connections that wait to be
+# accepted; the kernel sends it again after 1 s.
+FIRST_S = 1.5
+
+AGAIN_S = 0.4  # paid for each new group; the path is used again as soon as the cable is back
+REMEMBERED_S = 60.0
 # The kernel doubles this value; net.core.wmem_max (usually 208 KiB) limits it. Measured with 96 to
 # 208 KiB: 192 is the best or second best at each size. With 32 KiB a segment of 64 KiB stalls.
 _SEND_BUFFER_NBYTES = 192 << 10
@@ -189,21 +201,11 @@ class Route(NamedTuple):
     """Endpoint to connect to and source address; "": the system's choice.
 
     A detour shares the path of another connection, so the link is slower than it should be.
-
-    Examples
-    --------
-    >>> str(Route(Endpoint("10.0.1.1", 4711), "10.0.1.2"))
-    '10.0.1.1 port 4711 from 10.0.1.2'
     """
 
     endpoint: Endpoint
     source: str = ""
     is_detour: bool = False
-
-    def __str__(self) -> str:
-        """Format the route for an error text."""
-        from_source = f" from {self.source}" if self.source else ""
-        return f"{self.endpoint.host} port {self.endpoint.port}{from_source}"
 
 
 def n_stripes(purpose: LinkPurpose, mine: Share, theirs: Share) -> int:
@@ -260,6 +262,56 @@ def routes_of(
 
 def _at_once(mine: Share, theirs: Share) -> int:
     return min(mine.at_once, theirs.at_once)
+
+
+class PathHealth:
+    """Paths of one process that were silent lately, shared by its groups.
+
+    There is no lock. Threads that form groups at the same time may overwrite each other's entries.
+    At worst an attempt takes longer, or a warning is repeated.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, str], float] = {}  # by endpoint's host, source
+        self._logged_s: dict[tuple[str, int], float] = {}  # by endpoint's host, peer
+
+    def patience_s(self, host: str, source: str) -> float:
+        """Return the connect timeout of a route that has an alternative."""
+        since = self._since.get((host, source))
+        is_known = since is not None and time.monotonic() - since < REMEMBERED_S
+        return AGAIN_S if is_known else FIRST_S
+
+    def note(self, host: str, source: str) -> None:
+        """Record that a path was silent; keep the first report's time."""
+        if self.patience_s(host, source) == FIRST_S:
+            self._since[host, source] = time.monotonic()
+
+    def forget(self, host: str, source: str) -> None:
+        """Record that a path works."""
+        self._since.pop((host, source), None)
+
+    def warn(self, me: int, peer: int, direct: str, why: str, over: str) -> None:
+        """Warn about a detour to a peer, at most once a minute."""
+        key, now = (direct, peer), time.monotonic()
+        if now - self._logged_s.get(key, -REMEMBERED_S) < REMEMBERED_S:
+            return
+        self._logged_s[key] = now
+        _log.warning(
+            "rank %d: a path to rank %d cannot be used (%s): what should go there goes over %s as "
+            "well, and is slower",
+            me, peer, why, over,
+        )  # fmt: skip
+
+
+def where(endpoint: Endpoint, source: str) -> str:
+    """Format a path for an error text.
+
+    Examples
+    --------
+    >>> where(Endpoint("10.0.1.1", 4711), "10.0.1.2")
+    '10.0.1.1 port 4711 from 10.0.1.2'
+    """
+    return f"{endpoint.host} port {endpoint.port}{f' from {source}' if source else ''}"
 
 
 @cache
