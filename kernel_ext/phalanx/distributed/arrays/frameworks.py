@@ -327,7 +327,7 @@ def adapter_of(x: object) -> Adapter | None:
 
 
 def like_foreign_dtype(dtype: object) -> Like | None:
-    """Return an allocator for a dtype of torch or MLX, None for any other."""
+    """Return an allocator for a dtype of torch or MLX, else None."""
     room = _ROOMS.get(type(dtype).__module__.partition(".")[0])
     is_dtype = type(dtype).__name__ in ("dtype", "Dtype")
     return partial(room, dtype) if room is not None and is_dtype else None

@@ -50,9 +50,9 @@ def master_variables(address: str, port: int) -> dict[str, str]:
 
 
 def put_master(offer: str, epoch: int, kept: Collection[str]) -> None:
-    """Set the variables that rank 0 offers ("port address"), except those in ``kept``.
+    """Set the variables that rank 0 offers, except those in ``kept``.
 
-    In epoch 1 a variable that is set already stays: a script has the variables of its first epoch
+    ``offer`` is "port address". In epoch 1 a variable that is set already stays: a script has the variables of its first epoch
     from the start and may have read them.
     """
     port, _, address = offer.partition(" ")
