@@ -350,6 +350,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 reply = self._reply("ok")
             except BaseException as error:  # noqa: BLE001 - the workspace raises it
+                self._errors.make_room(error)
                 with uninterrupted():
                     reply = self._in_plain_words(self._say_failed(error), before)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -62,13 +62,17 @@ class CellErrors:
             self.ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
         return shown
 
+    def make_room(self, error: BaseException) -> None:
+        """Free some addresses for the report of a MemoryError; idempotent."""
+        if isinstance(error, MemoryError):
+            self._reserve.release()
+
     def show_failed(self, error: BaseException) -> list[str]:
         """Show an error that IPython does not see; return the shown lines.
 
         It is shown from the first frame that is not ours: of a called function, for example.
         """
-        if isinstance(error, MemoryError):
-            self._reserve.release()
+        self.make_room(error)
         users = error.__traceback__
         while users is not None and is_own_frame(users):
             users = users.tb_next
