@@ -56,9 +56,9 @@ def _load_shared() -> None:
 def main() -> None:
     """Run one rank, or a fork server, until the supervisor ends it.
 
-    The processes of a fork server are ranks and the controller. Command line of a fork server: the parent's pid, the descriptor of its orders, and a title. Of a
-    rank: the parent's pid, then the reading ends of its output, its output file and the pipe that
-    asks it to end.
+    The processes of a fork server are ranks and the controller. Its command line has the parent's
+    pid, the descriptor of its orders, and a title. A rank's has the parent's pid, the reading ends
+    of its output, its output file, and the pipe that asks it to end.
     """
     parent_pid, *words = int(sys.argv[1]), *sys.argv[2:]
     die_with_parent(parent_pid)
