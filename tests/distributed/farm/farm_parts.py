@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phalanx import distributed
-from phalanx.distributed import ControlPage
+from phalanx.distributed.control import ControlPage
 from phalanx.protocol import EpochAborted, Gather, Recover
 
 CAPACITY = 8

@@ -11,7 +11,7 @@ import pytest
 from support.waiting import wait_until
 
 from phalanx import _native, distributed
-from phalanx.distributed import ControlPage
+from phalanx.distributed.control import ControlPage
 from phalanx.protocol import MOST_RANKS
 
 
