@@ -2,25 +2,24 @@
 
 Work and faults are dealt from a deck that the seed shuffles (`soak_steps`), until the time is over.
 Every value is checked against numpy, every variable of a rank that lives must be there, every step
-has a bound, and afterwards nothing may be left. A defect is told with what repeats it; the soak
-then goes on with a new workspace. What a step does follows from the seed and its number, but for the
-time that processes take. `--legs 2` are two soaks, one after the other, each with its share of the
-time, the next seed, a transport and a number of ranks. `--only` deals one kind of step.
+has a bound, and afterwards nothing may be left. A defect is told with the seed that repeats it; the
+soak then goes on with a new workspace. From the seed follow the number of ranks, the transport and what
+a step of a number does, but for the time that processes take. `--legs 2` are two soaks, one after the
+other, each with its share of the time and the next seed: one over shared memory, one over tcp.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,8 +29,7 @@ from bench.common import arguments, median, print_machine, print_table, write_js
 from soak_deaths import DEATHS
 from soak_driver import MARK, MIB, Client, Defect, Hung, Leaked, fail_if, family, say, wait_family
 from soak_field import Field
-from soak_legs import TRANSPORTS, Leg, legs_of
-from soak_steps import MISTAKES, WORK, own_error, work
+from soak_steps import MISTAKES, WORK, Fault, Work, own_error, work
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import stop_workspace
@@ -58,7 +56,26 @@ None
 _KINDS = ("wrong values", "broken promises", "hung", "leaked")
 
 
-FAULTS = MISTAKES | DEATHS
+_STEPS: dict[Work | Fault, int] = {**WORK, **MISTAKES, **DEATHS}
+_SILENCE_S = 2.0  # after so many seconds a rank is taken for frozen
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A part of a soak, which its seed repeats."""
+
+    seed: int
+
+    @property
+    def ranks(self) -> int:
+        return random.Random(f"ranks:{self.seed}").randint(4, 8)
+
+    @property
+    def transport(self) -> str:
+        return "tcp" if self.seed % 2 else "any"
+
+    def __str__(self) -> str:
+        return f"--seed {self.seed}: {self.ranks} ranks, transport {self.transport}"
 
 
 def _open_files(pid: int) -> dict[str, int]:
@@ -73,18 +90,16 @@ def _open_files(pid: int) -> dict[str, int]:
 class Soak:
     """The ledger, and the workspace of the moment."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self.options = options
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.defects: list[tuple[str, str]] = []
-        self.n_ops = self.n_cells = self.n_steps = self.n_faults = self.n_fields = 0
+        self.n_ops = self.n_cells = self.n_steps = self.n_fields = 0
         self.more: Counter[str] = Counter()
         self.times: dict[str, list[float]] = {}
-        self.records: list[dict[str, object]] = []
         self.field: Field | None = None
-        self.leg = Leg(0, 0, "")
+        self.leg = Leg(0)
         self._base: dict[str, int] = {}
-        self._deck: list[str] = []
+        self._deck: list[Work | Fault] = []
         self._step = 0
 
     def run(self, leg: Leg, seconds: float) -> None:
@@ -95,10 +110,6 @@ class Soak:
         while time.monotonic() - begin_s < seconds:
             self.step()
         self.close(is_broken=False)
-
-    def note(self, text: str) -> None:
-        if self.options.verbose:
-            print(text, flush=True)
 
     def defect(self, where: str, error: Exception) -> None:
         """Count and tell a defect, with all that helps to find it."""
@@ -113,8 +124,7 @@ class Soak:
         """Start a workspace, and note what there is of it."""
         self.n_fields += 1
         name = f"soak-{os.getpid()}-{self.n_fields}"
-        leg, silence_s = self.leg, self.options.silence
-        self.field = Field(name, leg.ranks, leg.transport, silence_s, self.folder)
+        self.field = Field(name, self.leg.ranks, self.leg.transport, _SILENCE_S, self.folder)
         # What is made at the first operation of a kind, and at the first epoch after another, is there.
         rng = random.Random(name)
         for step in (work, own_error, work, own_error, work):
@@ -185,56 +195,33 @@ class Soak:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def deal(self) -> str:
-        """The next step's name."""
+    def deal(self) -> Work | Fault:
+        """The next step."""
         if not self._deck:
-            steps = {step.__name__: n for step, n in [*WORK.items(), *FAULTS.items()]}
-            if self.options.only:
-                steps = dict.fromkeys(self.options.only.split(","), 1)
-            self._deck = [name for name, n in steps.items() for _ in range(n)]
+            self._deck = [step for step, n in _STEPS.items() for _ in range(n)]
             random.Random(f"{self.leg.seed}:{self._step}").shuffle(self._deck)
         return self._deck.pop()
 
     def step(self) -> None:
         """One step; a defect ends the workspace."""
-        name = self.deal()
+        step = self.deal()
         self.n_steps += 1
         self._step += 1
         seed = f"{self.leg.seed}:{self._step}"
-        where = f"step {self._step} ({name})"
         try:
             if self.field is None:
                 self.open()
-            self._do(name, random.Random(seed), seed)
+            assert self.field is not None
+            found = step(self.field, random.Random(seed), seed)
+            if step in WORK:
+                self.n_ops += int(found)
+            else:
+                self.times.setdefault(step.__name__, []).append(found)
             self.check_leaks()
         except (Defect, OSError, psutil.Error) as error:
-            self.defect(where, error)
+            self.defect(f"step {self._step} ({step.__name__})", error)
             self.tell_where(is_hung=isinstance(error, Hung))
             self.close(is_broken=True)
-
-    def _do(self, name: str, rng: random.Random, seed: str) -> None:
-        assert self.field is not None
-        begin_s = time.monotonic()
-        for task in WORK:
-            if task.__name__ == name:
-                self.n_ops += task(self.field, rng, seed)
-        for fault in FAULTS:
-            if fault.__name__ == name:
-                self.n_faults += 1
-                seconds = fault(self.field, rng, seed)
-                self.times.setdefault(name, []).append(seconds)
-                self.records.append(
-                    {
-                        "leg": str(self.leg),
-                        "step": self._step,
-                        "fault": name,
-                        "recovered_s": seconds,
-                    }
-                )
-                took_s = time.monotonic() - begin_s
-                self.note(
-                    f"step {self._step}: {name}, recovered in {seconds:.2f} of {took_s:.2f} s"
-                )
 
     def tell_where(self, *, is_hung: bool) -> None:
         """Say where the client and the ranks are, and what the root has logged."""
@@ -260,8 +247,7 @@ class Soak:
             ("steps", self.n_steps),
             ("cells", self.n_cells),
             ("operations, at least", self.n_ops),
-            ("faults", self.n_faults),
-            ("recoveries", sum(map(len, self.times.values()))),
+            ("faults and recoveries", sum(map(len, self.times.values()))),
             *((kind, found[kind]) for kind in _KINDS),
             *((f"more {what}", n) for what, n in self.more.items()),
         ]
@@ -280,25 +266,13 @@ class Soak:
 
 
 def main() -> None:
-    parser = arguments(
+    options = arguments(
         "Random work and faults on a workspace; every value checked, every step bounded.",
         seconds=(60.0, "how long"),
         legs=(1, "soaks, one after the other, with seeds that count up"),
-        ranks=("4", "of a workspace, 4 or more; 4-8: so many as follow from the seed"),
-        transport=("any", "any (shared memory), tcp, or both, which take turns"),
-        silence=(2.0, "after so many seconds a rank is taken for frozen"),
         seed=(0, "of all that is random; 0: one that is drawn"),
-        only=("", "only these steps, with commas"),
-    )
-    parser.add_argument("--verbose", action="store_true", help="one line per fault")
-    options = parser.parse_args()
-    known = {step.__name__ for step in [*WORK, *FAULTS]}
-    if options.transport not in TRANSPORTS:
-        parser.error(f"--transport is {', '.join(TRANSPORTS)}, not {options.transport}")
-    if not re.fullmatch(r"([4-9]|\d{2,})(-\d+)?", options.ranks) or options.legs < 1:
-        parser.error("--ranks is 4 or more, as 4 or 4-8; --legs 1 or more")
-    if unknown := set(filter(None, options.only.split(","))) - known:
-        parser.error(f"there is no step {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    ).parse_args()
+    first = options.seed or random.SystemRandom().randrange(1, 1_000_000)
     # Ranks inherit it ignored from a shell that runs us in the background: they could not be stopped.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -308,10 +282,10 @@ def main() -> None:
             Path(folder, variable).mkdir(mode=0o700)
             os.environ[variable] = str(Path(folder, variable))
         os.environ |= {MARK: uuid.uuid4().hex, "OPENBLAS_NUM_THREADS": "1"}
-        soak = Soak(options, Path(folder))
+        soak = Soak(Path(folder))
         begin_s = time.monotonic()
-        for leg in legs_of(options):
-            soak.run(leg, options.seconds / options.legs)
+        for seed in range(first, first + options.legs):
+            soak.run(Leg(seed), options.seconds / options.legs)
         files = [
             p
             for v in ("TMPDIR", "XDG_RUNTIME_DIR")
@@ -321,7 +295,10 @@ def main() -> None:
         if files and not soak.defects:
             soak.defect("the end", Leaked(f"files: {', '.join(map(str, files))}"))
     soak.report(time.monotonic() - begin_s)
-    write_json(options.json, soak.records)
+    write_json(
+        options.json,
+        [{"fault": name, "recovered_s": s} for name, own in soak.times.items() for s in own],
+    )
     sys.exit(1 if soak.defects else 0)
 
 
