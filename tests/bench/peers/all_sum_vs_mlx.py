@@ -6,12 +6,8 @@ A time is the slowest rank's median, into a new array, from a start line that be
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
-import os
-import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,67 +16,21 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.common import arguments, median, placement, print_machine, print_table, write_json
+from launchers import run_ranks
 
 from phalanx.distributed.bench import parse_size, sizes_between
 from phalanx.widgets import format_size
-from phalanx.workspace import Workspace
 
-_HERE = Path(__file__).resolve().parent
 _N_RANKS = 2
-_LIMIT_S = 300
 _ARENA, _TCP, _MLX = "phalanx arena", "phalanx tcp", "mlx ring"
 
 
-def _ours(transport: str, path: str, sizes: list[int], budget_s: float) -> list[dict[str, Any]]:
-    code = (
-        f"import sys; sys.path.insert(0, {str(_HERE)!r})\n"
-        f"import start_line\nstart_line.ours({path!r}, {sizes!r}, {budget_s!r})"
-    )
-    with Workspace.start(_N_RANKS, transport=transport) as workspace:
-        results = workspace.run(code, timeout=_LIMIT_S)
-    if any(result.value is None for result in results):
-        sys.exit(f"a rank measured nothing: {results}")
-    return list(ast.literal_eval(results[0].value))
-
-
-def _free_ports(n: int) -> list[int]:
-    """Ports that were free a moment ago: MLX wants their numbers before it listens."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
-def _mlx(path: str, sizes: list[int], budget_s: float) -> list[dict[str, Any]]:
-    hosts = Path(path).with_suffix(".hosts")
-    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in _free_ports(_N_RANKS)]))
-    asked = json.dumps({"path": path, "sizes": sizes, "budget_s": budget_s})
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(_HERE / "start_line.py"), asked],
-            env={**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)},
-        )
-        for rank in range(_N_RANKS)
-    ]
-    try:
-        codes = [rank.wait(_LIMIT_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    if any(codes):
-        sys.exit(f"MLX's ranks ended with {codes}")
-    return list(json.loads(Path(f"{path}.rank0").read_text()))
-
-
 def _measure(peer: str, sizes: list[int], budget_s: float) -> list[dict[str, Any]]:
+    library, _, transport = peer.partition(" ")
+    options = ("--transport", "tcp" if transport == "tcp" else "any")
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/start-line"
-        if peer == _MLX:
-            found = _mlx(path, sizes, budget_s)
-        else:
-            found = _ours("tcp" if peer == _TCP else "any", path, sizes, budget_s)
+        words = [library, f"{folder}/start-line", json.dumps(sizes), str(budget_s)]
+        found = run_ranks(library, _N_RANKS, "start_line.py", words, options=options)["records"]
     return [{"peer": peer, "placement": placement(r["flag_ns"]), **r} for r in found]
 
 

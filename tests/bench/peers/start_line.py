@@ -1,4 +1,6 @@
-"""The ranks' side of `all_sum_vs_mlx`: a start line of its own, the data, the clock.
+"""One rank of `all_sum_vs_mlx`: a start line of its own, the data, the clock.
+
+    start_line.py phalanx|mlx PATH SIZES BUDGET_S
 
 The start line is a page of memory that the ranks share and that belongs to no peer, so that all
 peers are timed from the same moment: the time of one call is the slowest rank's, entry to return.
@@ -6,11 +8,12 @@ peers are timed from the same moment: the time of one call is the slowest rank's
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,8 @@ _LINE = 16  # float64s from one rank's counter to the next: 128 bytes, so that n
 _SPINS = 2000  # looks before giving the core away; some 0.2 ms of Python
 _MOST_CALLS = 2000
 _PERIOD = 65_521
+# Of an array: the call, and how its result becomes a numpy array for checking.
+Prepare = Callable[[np.ndarray], tuple[Callable[[], Any], Callable[[Any], np.ndarray]]]
 
 
 class StartLine:
@@ -82,12 +87,9 @@ def measure(
     line: StartLine,
     sizes: list[int],
     budget_s: float,
-    prepare: Callable[[np.ndarray], tuple[Callable[[], Any], Callable[[Any], np.ndarray]]],
+    prepare: Prepare,
 ) -> list[dict[str, Any]]:
-    """Time a sum at each size.
-
-    ``prepare(x)`` gives the call and how its result becomes a numpy array for checking.
-    """
+    """Time a sum at each size."""
     records = []
     for nbytes in sizes:
         call, as_numpy = prepare(rank_data(line.rank, nbytes))
@@ -125,17 +127,16 @@ def _timed(line: StartLine, call: Callable[[], Any], n_calls: int) -> np.ndarray
     return line.slowest(seconds)
 
 
-def ours(path: str, sizes: list[int], budget_s: float) -> list[dict[str, Any]]:
-    """Measure `px.all_sum` in a rank of a workspace."""
+def phalanx_call() -> tuple[int, int, Prepare]:
+    """Return the rank, the size, and how a sum of phalanx is prepared."""
     import phalanx as px
 
-    group = px.init()
-    line = StartLine(path, group.rank(), group.size())
-    return measure(line, sizes, budget_s, lambda x: ((lambda: px.all_sum(x)), np.asarray))
+    group = px.init(strict=True)
+    return group.rank(), group.size(), lambda x: ((lambda: px.all_sum(x)), np.asarray)
 
 
-def mlx_ring(path: str, sizes: list[int], budget_s: float) -> list[dict[str, Any]]:
-    """Measure MLX's ring in a process started with MLX's variables."""
+def mlx_call() -> tuple[int, int, Prepare]:
+    """Return the same of MLX's ring."""
     import mlx.core as mx
 
     mx.set_default_device(mx.cpu)
@@ -152,13 +153,13 @@ def mlx_ring(path: str, sizes: list[int], budget_s: float) -> list[dict[str, Any
 
         return call, np.array
 
-    return measure(StartLine(path, group.rank(), group.size()), sizes, budget_s, prepare)
+    return group.rank(), group.size(), prepare
 
 
 if __name__ == "__main__":
-    import json
-    import sys
-
-    asked = json.loads(sys.argv[1])
-    found = mlx_ring(asked["path"], asked["sizes"], asked["budget_s"])
-    Path(f"{asked['path']}.rank{os.environ['MLX_RANK']}").write_text(json.dumps(found))
+    library, path, sizes, budget_s = sys.argv[1:]
+    rank, size, prepare = {"mlx": mlx_call, "phalanx": phalanx_call}[library]()
+    line = StartLine(path, rank, size)
+    found = measure(line, json.loads(sizes), float(budget_s), prepare)
+    if rank == 0:
+        print(json.dumps({"records": found}), flush=True)
