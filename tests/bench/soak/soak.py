@@ -2,24 +2,25 @@
 
 Work and faults are dealt from a deck that the seed shuffles (`soak_steps`), until the time is over.
 Every value is checked against numpy, every variable of a rank that lives must be there, every step
-has a bound, and afterwards nothing may be left. A defect is told with the seed that repeats it; the
-soak then goes on with a new workspace. From the seed follow the number of ranks, the transport and what
-a step of a number does, but for the time that processes take. `--legs 2` are two soaks, one after the
-other, each with its share of the time and the next seed: one over shared memory, one over tcp.
+has a bound, and afterwards nothing may be left. A defect is told with what repeats it; the soak
+then goes on with a new workspace. What a step does follows from the seed and its number, but for the
+time that processes take. `--legs 2` are two soaks, one after the other, each with its share of the
+time, the next seed, a transport and a number of ranks. `--only` deals one kind of step.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -29,6 +30,7 @@ from bench.common import arguments, median, print_machine, print_table, write_js
 from soak_deaths import DEATHS
 from soak_driver import MARK, MIB, Client, Defect, Hung, Leaked, fail_if, family, say, wait_family
 from soak_field import Field
+from soak_legs import TRANSPORTS, Leg, legs_of
 from soak_steps import MISTAKES, WORK, Fault, Work, own_error, work
 
 from phalanx.errors import DistributedError
@@ -60,24 +62,6 @@ _STEPS: dict[Work | Fault, int] = {**WORK, **MISTAKES, **DEATHS}
 _SILENCE_S = 2.0  # after so many seconds a rank is taken for frozen
 
 
-@dataclass(frozen=True)
-class Leg:
-    """A part of a soak, which its seed repeats."""
-
-    seed: int
-
-    @property
-    def ranks(self) -> int:
-        return random.Random(f"ranks:{self.seed}").randint(4, 8)
-
-    @property
-    def transport(self) -> str:
-        return "tcp" if self.seed % 2 else "any"
-
-    def __str__(self) -> str:
-        return f"--seed {self.seed}: {self.ranks} ranks, transport {self.transport}"
-
-
 def _open_files(pid: int) -> dict[str, int]:
     """What a process has open, by kind or name, and how often."""
     found: Counter[str] = Counter()
@@ -90,14 +74,15 @@ def _open_files(pid: int) -> dict[str, int]:
 class Soak:
     """The ledger, and the workspace of the moment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options = options
         self.folder = folder
         self.defects: list[tuple[str, str]] = []
         self.n_ops = self.n_cells = self.n_steps = self.n_fields = 0
         self.more: Counter[str] = Counter()
         self.times: dict[str, list[float]] = {}
         self.field: Field | None = None
-        self.leg = Leg(0)
+        self.leg = Leg(0, 0, "")
         self._base: dict[str, int] = {}
         self._deck: list[Work | Fault] = []
         self._step = 0
@@ -198,7 +183,9 @@ class Soak:
     def deal(self) -> Work | Fault:
         """The next step."""
         if not self._deck:
-            self._deck = [step for step, n in _STEPS.items() for _ in range(n)]
+            only = self.options.only.split(",") if self.options.only else ()
+            steps = [step for step, n in _STEPS.items() for _ in range(n)]
+            self._deck = [step for step in steps if not only or step.__name__ in only]
             random.Random(f"{self.leg.seed}:{self._step}").shuffle(self._deck)
         return self._deck.pop()
 
@@ -266,13 +253,23 @@ class Soak:
 
 
 def main() -> None:
-    options = arguments(
+    parser = arguments(
         "Random work and faults on a workspace; every value checked, every step bounded.",
         seconds=(60.0, "how long"),
         legs=(1, "soaks, one after the other, with seeds that count up"),
+        ranks=("4", "of a workspace, 4 or more; 4-8: so many as follow from the seed"),
+        transport=("any", "any (shared memory), tcp, or both, which take turns"),
         seed=(0, "of all that is random; 0: one that is drawn"),
-    ).parse_args()
-    first = options.seed or random.SystemRandom().randrange(1, 1_000_000)
+        only=("", "only these steps, with commas"),
+    )
+    options = parser.parse_args()
+    known = {step.__name__ for step in _STEPS}
+    if options.transport not in TRANSPORTS:
+        parser.error(f"--transport is {', '.join(TRANSPORTS)}, not {options.transport}")
+    if not re.fullmatch(r"([4-9]|\d{2,})(-\d+)?", options.ranks) or options.legs < 1:
+        parser.error("--ranks is 4 or more, as 4 or 4-8; --legs 1 or more")
+    if unknown := set(filter(None, options.only.split(","))) - known:
+        parser.error(f"there is no step {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     # Ranks inherit it ignored from a shell that runs us in the background: they could not be stopped.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -282,10 +279,10 @@ def main() -> None:
             Path(folder, variable).mkdir(mode=0o700)
             os.environ[variable] = str(Path(folder, variable))
         os.environ |= {MARK: uuid.uuid4().hex, "OPENBLAS_NUM_THREADS": "1"}
-        soak = Soak(Path(folder))
+        soak = Soak(options, Path(folder))
         begin_s = time.monotonic()
-        for seed in range(first, first + options.legs):
-            soak.run(Leg(seed), options.seconds / options.legs)
+        for leg in legs_of(options):
+            soak.run(leg, options.seconds / options.legs)
         files = [
             p
             for v in ("TMPDIR", "XDG_RUNTIME_DIR")
