@@ -290,13 +290,6 @@ def lone(tmp_path_factory, logged):
         yield workspace
 
 
-def test_what_the_ranks_of_another_host_are_given(lone):
-    (result,) = lone.run("import os; print(os.getcwd(), os.environ['GIVEN']); px.all_sum(1)")
-    assert result.value == "1"
-    folder, given = lone.output(0).splitlines()[0].split()
-    assert folder == given
-
-
 def test_a_start_warns_in_one_line_of_versions_that_differ(lone, logged):
     (line,) = logged
     assert line.startswith(f"numpy is 1.2.3 on b and {np.__version__} here: ")
