@@ -47,7 +47,6 @@ _PROGRAMS = [
             ["--ranks", "2", "--rounds", "1", "--steps", "2", "--warm", "1", "--width", "64", "--peers", "mlx, px", "--openmpi", ""],
             ["mlx, px.nn", "steps", "wait", "real", "hidden", "---"],
         ),
-        ("peers/all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
 def test_it_runs(script, arguments, words, tmp_path):

@@ -16,6 +16,9 @@ more than the whole step where the machine's speed changes.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from bench.common import arguments, median, numbers, print_machine, print_table, spread, write_json
-from launchers import run_ranks
 
+_HERE = Path(__file__).resolve().parent
+_MLX_LAUNCH = "from mlx._distributed_utils.launch import main; main()"
 # The name: the launcher, and the kind of rank (training_rank.py).
 PEERS = {
     "mlx, mx.distributed on phalanx": ("phalanx", "mlx"),
@@ -104,7 +108,7 @@ def _train(peer: str, size: int, options: Any) -> tuple[dict[str, Any], list[Any
     launcher, kind = PEERS[peer]
     with tempfile.TemporaryDirectory() as folder:
         words = [kind, str(options.width), str(options.steps), str(options.warm), folder]
-        found = run_ranks(launcher, size, "training_rank.py", words, openmpi=options.openmpi)
+        found = _run(peer, launcher, size, "training_rank.py", words, options.openmpi, folder)
         if found["size"] != size:
             sys.exit(f"{peer} has trained on {found['size']} ranks, and not on {size}")
         return found, [np.load(f"{folder}/{rank}.npy") for rank in range(size)]
@@ -133,7 +137,8 @@ def _overlap(options: Any) -> list[dict[str, Any]]:
     for turn in range(options.rounds):
         for size in numbers(options.ranks):
             for compute in ("wait", "real"):
-                found = run_ranks("phalanx", size, "overlap_rank.py", [compute, *words])
+                script = "overlap_rank.py"
+                found = _run(compute, "phalanx", size, script, [compute, *words], "", "")
                 records.append({"compute": compute, "ranks": size, "round": turn, **found})
     rows = []
     for compute in ("wait", "real"):
@@ -147,6 +152,39 @@ def _overlap(options: Any) -> list[dict[str, Any]]:
     print_table(["compute", "ranks", *(f"{way}, ms" for way in WAYS), "hidden"], rows)
     print("\nhidden = (serial - overlapped) / (serial - alone)")
     return records
+
+
+def _run(
+    peer: str, launcher: str, size: int, script: str, words: list[str], openmpi: str, folder: str
+) -> dict[str, Any]:
+    """Run ranks, and return what rank 0 prints as JSON."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable]
+    if launcher == "phalanx":
+        command += ["-m", "phalanx", "launch", "-n", str(size), "--label", "none"]
+    elif launcher == "mlx":
+        command += ["-c", _MLX_LAUNCH, "-n", str(size), "--backend", "ring", sys.executable]
+    elif launcher == "torchrun":
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
+    else:
+        command = [f"{openmpi}/bin/mpirun", "-n", str(size), "--map-by", ":OVERSUBSCRIBE"]
+        command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        command += [sys.executable]
+        (library,) = Path(openmpi, "lib").glob("libmpi.so.*")
+        env |= {"MLX_MPI_LIBNAME": str(library), "PRTE_MCA_prte_tmpdir_base": folder}
+    ended = subprocess.run(
+        [*command, str(_HERE / script), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=env,
+    )
+    lines = [line for line in ended.stdout.splitlines() if "{" in line]
+    if ended.returncode or not lines:
+        sys.exit(f"{peer} on {size} ranks failed:\n{ended.stdout}{ended.stderr}")
+    found: dict[str, Any] = json.loads(lines[-1][lines[-1].index("{") :])
+    return found
 
 
 if __name__ == "__main__":
