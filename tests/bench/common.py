@@ -1,4 +1,4 @@
-"""What all benchmarks print and compute: the machine, a markdown table, medians, the placement.
+"""What all benchmarks print and compute: the machine, a markdown table, medians.
 
 It measures nothing; each benchmark says above its own code what a number means.
 """
@@ -13,10 +13,6 @@ from statistics import median, quantiles
 from typing import Any
 
 from phalanx.cli.common import machine_header
-
-# A flag goes from core to core in 26-32 ns where they share a cache, in 145-175 ns where they do
-# not (two virtual cores of an AMD EPYC 9004, the machine that this project is measured on).
-NEAR_NS = 80.0
 
 
 def arguments(description: str, **options: tuple[Any, str]) -> argparse.ArgumentParser:
@@ -70,19 +66,11 @@ def write_json(path: Path | None, records: Sequence[dict[str, Any]]) -> None:
         path.write_text("\n".join([*lines, *map(json.dumps, records)]) + "\n", encoding="utf-8")
 
 
-def placement(latencies_ns: Sequence[float]) -> str:
-    """How the cores sat while something was measured: near, far, or mixed when they moved."""
-    near = [ns < NEAR_NS for ns in latencies_ns]
-    return "near" if all(near) else "mixed" if any(near) else "far"
-
-
 __all__ = [
-    "NEAR_NS",
     "arguments",
     "median",
     "numbers",
     "percentile",
-    "placement",
     "print_machine",
     "print_table",
     "spread",

@@ -42,16 +42,11 @@ _PROGRAMS = [
             "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
         ),
-        pytest.param(
-            "engine/striped_hosts.py", ["--nbytes", "400000", "--rounds", "1"], ["cards", "1", "2"],
-            marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
-        ),
         (
             "peers/training_steps.py",
             ["--ranks", "2", "--rounds", "1", "--steps", "2", "--warm", "1", "--width", "64", "--peers", "mlx, px", "--openmpi", ""],
             ["mlx, px.nn", "steps", "wait", "real", "hidden", "---"],
         ),
-        ("peers/all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
 def test_it_runs(script, arguments, words, tmp_path):

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 from distributed.cells import cells
 from distributed.farm.farm import Farm, World
+from distributed.farm.formations import FORMATIONS, worlds
 from distributed.farm.meeting import Meeting
 from support.promise import PATIENCE_S
 from support.runs.tiers import deep_but
@@ -18,17 +19,6 @@ from support.runs.tiers import deep_but
 from phalanx.distributed import control
 from phalanx.distributed.connect.endpoints import Share
 
-# One, a pair, powers of two, odd, and even without being such a power: the others take their ways.
-WORLDS = {
-    **{f"{n} arena": (n, (0,) * n, "any") for n in (1, 2, 3, 4, 6, 7, 8)},
-    **{f"{n} tcp": (n, (0,) * n, "tcp") for n in (2, 3, 4, 6, 7)},
-    "1+1 composed": (2, (0, 1), "any"),
-    "2+1 composed": (3, (0, 0, 1), "any"),
-    "2+2 composed": (4, (0, 0, 1, 1), "any"),
-    "2+2 interleaved": (4, (0, 1, 0, 1), "any"),
-    "3+1+1 composed": (5, (0, 0, 0, 1, 2), "any"),
-    "4+4 composed": (8, (0,) * 4 + (1,) * 4, "any"),
-}
 FEW = ["1 arena", "2 arena", "4 arena", "2 tcp", "3 tcp", "2+1 composed", "2+2 interleaved"]
 # Each algorithm in each formation, odd and even: the first tier.
 FIRST = {
@@ -92,10 +82,8 @@ def knock() -> Iterator[Callable[..., socket.socket]]:
         yield connect
 
 
-@pytest.fixture(params=deep_but(FIRST, WORLDS))
-def world(request, rank_pool):
-    size, hosts, transport = WORLDS[request.param]
-    return rank_pool(size, hosts, transport)
+world = worlds(deep_but(FIRST, FORMATIONS))
+few_worlds = worlds(deep_but(FIRST_OF_FEW, FEW))
 
 
 @pytest.fixture
@@ -113,9 +101,3 @@ def ring_only(farm):
     yield make
     farm._world.run(cells.follow, {})
     farm._world.is_good = False  # of no use to other tests
-
-
-@pytest.fixture(params=deep_but(FIRST_OF_FEW, FEW))
-def few_worlds(request, rank_pool):
-    size, hosts, transport = WORLDS[request.param]
-    return rank_pool(size, hosts, transport)

@@ -18,7 +18,6 @@ from support.inside import ask_root, root_pid_code
 from support.notebooks.kernel_driver import KernelDriver, RunningCell
 from support.patience import ASKED_TOGETHER, TOGETHER
 from support.programs.processes import wait_gone
-from support.promise import BOUND_S
 from support.waiting import wait_until
 
 from phalanx.protocol import GetTopology
@@ -277,17 +276,6 @@ def test_a_shutdown_leaves_ranks_that_were_started_with_detach(notebooks):
 # -- who is killed ------------------------------------------------------------------------------
 
 
-@pytest.mark.deep
-def test_a_killed_kernel_is_followed_by_another(notebooks, pair):
-    kernel, other = pair
-    notebooks.kill(kernel)
-    result = attach(other)
-    assert "ours" in result.stdout
-    assert result.status == "ok"
-    assert kept(other) == ALL_KEPT
-    assert other.run("ws.pull('kept')").text == "[0, 10]\n"
-
-
 def test_a_cell_that_runs_is_joined_and_what_it_said_is_shown(notebooks, pair, tmp_path):
     kernel, other = pair
     begin_steps(kernel, tmp_path / "flag", f"print('missed'); {THROUGH}")
@@ -362,14 +350,3 @@ def test_to_nothing_is_one_line(pair):
     assert "there is no workspace to attach to; start one" in attach(other).text
     assert "there is no workspace 'mine'" in attach(other, "mine").text
     assert "cannot name a workspace" in attach(other, "../mine").text
-
-
-@pytest.mark.promise
-def test_nothing_is_left_when_nobody_came(notebooks):
-    (kernel,) = notebooks.without_ranks(1)
-    assert kernel.run("%distributed start -n 1 --linger 0.3").status == "ok"
-    # The supervisor, the controller, the rank.
-    processes = psutil.Process(kernel.pid).children(recursive=True)
-    assert len(processes) >= 3
-    kernel.kill()
-    assert wait_gone(processes, 0.3 + BOUND_S) == []

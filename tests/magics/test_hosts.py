@@ -9,7 +9,6 @@ import json
 import socket
 from pathlib import Path
 
-import psutil
 import pytest
 from support.notebooks.notebook_kernel import NotebookKernel
 from support.patience import TOGETHER
@@ -160,16 +159,3 @@ def test_lines_are_labelled_by_host(kernel, hosts):
     here = socket.gethostname()
     assert f"[{here} 0-1] at 0" in result.text
     assert "[b 2-3] at 1" in result.text
-
-
-def test_a_host_that_was_lost_is_named_and_started_anew(kernel, hosts):
-    result = kernel.run("import psutil\nprint(ws.topology().ranks[2].pid)")
-    psutil.Process(int(result.text)).parent().kill()
-    # Its ranks live until they see that it is gone.
-    result = kernel.run("%%distributed\nwhile True: px.all_sum(1)")
-    assert "rank 2 on b: lost its host: its supervisor was killed" in result.error
-    status = kernel.run("%distributed status").text
-    assert "lost its host" in status
-    assert kernel.run("%distributed restart").status == "ok"
-    result = kernel.run("%%distributed\npx.all_sum(1)")
-    assert result.status == "ok", result.text

@@ -84,20 +84,6 @@ def test_lines_and_values_have_their_rank(ranks):
     assert "] err" in result.stderr
 
 
-def test_functions_of_the_notebook_are_called_on_the_ranks(ranks):
-    result = ranks.run(
-        "step = 10\ndef scaled(x): return x * step + rank\n"
-        "print(ws.apply(scaled, 1, ranks=slice(None, None, 2)), ws.map(lambda x: x * step, range(3)))"
-    )
-    assert result.stdout == "[10, 12] [0, 10, 20]\n"
-    result = ranks.run("ws.apply(lambda: 1 // rank)")
-    (error,) = [output for output in result.outputs if output["output_type"] == "error"]
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"]))
-    assert shown.startswith("rank 0:")
-    assert "1 // rank" in shown
-    assert "calls.py" not in shown
-
-
 def test_output_is_streamed_while_the_cell_runs(ranks):
     cell = ranks.submit(
         "%%distributed --ranks 1\nprint('first')\ninput('go? ')", stdin=lambda p: "x"
@@ -128,13 +114,6 @@ def test_output_costs_its_length(ranks):
     sent = sum(len(output.get("text", "")) for output in result.outputs)
     assert len(set(result.stdout.splitlines())) == 2 * 4000
     assert sent == 2 * 4000 * len("[0] line 000000000000000000 0\n")
-
-
-def test_c_level_and_subprocess_output(ranks):
-    result = ranks.run(
-        "%%distributed --ranks 2\nimport os\nos.system('echo from-c')\n!echo from-sh"
-    )
-    assert {"[2] from-c", "[2] from-sh"} <= set(result.stdout.splitlines())
 
 
 def test_one_answer_is_heard_by_all(ranks):
@@ -203,14 +182,6 @@ def test_a_mistake_in_a_call_shows_the_users_line_only(ranks, call, message):
     assert message in result.error
     assert "----> " in re.sub(r"\x1b\[[0-9;]*m", "", result.text)
     assert not own_frames(result.text)
-    assert lines(ranks.run("%%distributed\npx.all_sum(1)")) == ["[0-2] Out: 3"]
-
-
-def test_a_mismatch_names_both_calls(ranks):
-    result = ranks.run("%%distributed\npx.all_sum(np.ones(2 + (rank == 1)))")
-    assert "CollectiveMismatch" in result.error
-    assert "(3,)" in result.error
-    assert "(2,)" in result.error
     assert lines(ranks.run("%%distributed\npx.all_sum(1)")) == ["[0-2] Out: 3"]
 
 
@@ -284,36 +255,6 @@ def test_functions_of_the_notebook_run_code_on_ranks(ranks):
     assert "'6'" in result.text
 
 
-def test_functions_of_the_notebook_go_to_the_ranks(ranks):
-    ranks.run("import math\ndef area(r):\n    return math.pi * r * r")
-    ranks.run("ws.push({'area': area}); ws.push({'math': math.pi}, ranks=1)")
-    ranks.run("%%distributed\nimport math\nsmall = area(rank) < 10")
-    assert "[True, True, False]" in ranks.run("ws.pull('small')").text
-
-
-def test_instances_of_classes_that_cells_made_go_both_ways(ranks):
-    ranks.run(
-        "%%distributed\nimport dataclasses\n@dataclasses.dataclass\nclass Config:\n    lr: float\n\n"
-        "config = Config(0.5)"
-    )
-    assert (
-        ranks.run("ws.pull('config')").text == "[Config(lr=0.5), Config(lr=0.5), Config(lr=0.5)]\n"
-    )
-    assert (
-        ranks.run("one, *others = ws.pull('config'); one == others[0] == others[1]").text
-        == "True\n"
-    )
-    ranks.run(
-        "class Step:\n    def __init__(self, n): self.n = n\n    def here(self): return self.n + rank"
-    )
-    ranks.run("ws.push({'step': Step(10), 'back': one})")
-    code = "%%distributed\nprint(step.here(), type(back) is Config, flush=True)"
-    assert lines(ranks.run(code)) == [f"[{rank}] {10 + rank} True" for rank in range(3)]
-    assert (
-        ranks.run("[type(step) is Step for step in ws.pull('step')]").text == "[True, True, True]\n"
-    )
-
-
 SUM = "%%distributed\npx.all_sum(rank)"
 
 
@@ -356,21 +297,6 @@ def test_what_a_new_rank_begins_with_is_said(ranks):
     assert "[1] prepared" in result.stdout
     result = ranks.run("%%distributed --ranks 1\n(every, a == m.pi)")
     assert result.stdout == "[1] Out: (11, True)\n"
-
-
-@pytest.mark.deep
-def test_a_new_rank_begins_with_nothing_if_asked(ranks):
-    ranks.run("%%distributed --every-start\nevery = rank + 10")
-    assert ranks.run("%distributed restart 1 --force --no-init").status == "ok"
-    result = ranks.run("%%distributed --ranks 1\n'every' in globals()")
-    assert result.stdout == "[1] Out: False\n"
-
-
-@pytest.mark.deep
-def test_all_are_replaced_by_force(ranks):
-    result = ranks.run("%distributed restart --all --force")
-    assert result.stdout.splitlines()[-1] == "ranks 0-2 are new"
-    assert ranks.run(SUM).stdout == "[0-2] Out: 3\n"
 
 
 def test_stop_and_start_again_with_ranks_that_are_replaced(kernel):

@@ -1,17 +1,13 @@
-"""Watch ranks in a notebook: the status line, stacks, a trace, bandwidth sweeps."""
+"""Watch ranks in a notebook: the status line, a trace, bandwidth sweeps."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import select
 
 import pytest
 from support.notebooks.kernel_driver import KernelDriver
 from support.patience import TOGETHER, shown_at_once
-from support.promise import PATIENCE_S
-from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -70,33 +66,6 @@ def test_a_stop_ends_the_line(ranks):
 def test_a_short_cell_has_no_line(ranks):
     result = ranks.run("%%distributed\npx.all_sum(1)")
     assert displays(result) == [] or result.seconds > 1
-
-
-# -- stacks -------------------------------------------------------------------------------------
-
-
-def test_stacks_are_shown_equal_ones_once(ranks):
-    result = ranks.run("%distributed stacks")
-    assert (result.status, result.stdout) == ("ok", "ranks 0-2: between cells\n")
-    result = ranks.run("%distributed stacks 0,2")
-    assert result.stdout == "ranks 0,2: between cells\n"
-    assert "UsageError: there is no rank 3" in ranks.run("%distributed stacks 3").stderr
-    assert "stacks" in ranks.complete("%distributed st")["matches"]
-
-
-def test_a_time_limit_says_where_the_ranks_were(ranks):
-    result = ranks.run(
-        "%%distributed --timeout 4\n"
-        "def load():\n    import time\n    time.sleep(60)\n"
-        "if rank == 1: load()\nelse: px.all_sum(1)"
-    )
-    assert re.fullmatch(
-        r"TimeoutError: the cell ran longer than 4 s; its ranks were stopped: "
-        r"ranks 0,2 in all_sum #\d+ at cell line 5; "
-        r"rank 1 at cell line 3 in load <- cell line 4",
-        result.error,
-    )
-    assert ranks.run("%%distributed\npx.all_sum(1)").stdout == "[0-2] Out: 3\n"
 
 
 # -- a trace ------------------------------------------------------------------------------------
@@ -175,71 +144,3 @@ def test_earlier_sweeps_are_laid_over_one_of_the_same_operation(ranks):
     )
     assert len(re.findall(r"all_max · arena · float32 · 3 ranks · \d\d:\d\d:\d\d</text>", svg)) == 1
     assert "all_min" not in svg
-
-
-# -- a stop that a rank does not react to -------------------------------------------------------
-
-
-class CallInC:
-    """A call of C code that keeps Python's lock until the test lets it return.
-
-    It writes more to a FIFO than that holds: what has arrived shows that the call has begun, and
-    it returns when all is read.
-    """
-
-    n_bytes = 1 << 20
-
-    def __init__(self, path) -> None:
-        os.mkfifo(path)
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self.preparation = (
-            f"import ctypes, os\nfifo = os.open({str(path)!r}, os.O_WRONLY)\n"
-            f"much = bytes({self.n_bytes})\nwrite = ctypes.PyDLL(None).write"
-        )
-        self.call = "write(fifo, much, len(much))"
-
-    def wait_begun(self) -> None:
-        assert select.select([self._fd], [], [], PATIENCE_S)[0], "the call has not begun"
-
-    def end(self) -> None:
-        left = self.n_bytes
-        while left:
-            assert select.select([self._fd], [], [], PATIENCE_S)[0], f"{left} bytes are missing"
-            read = len(os.read(self._fd, left))
-            assert read, f"the call ended early: {left} bytes are missing"
-            left -= read
-        os.close(self._fd)
-
-
-def test_the_stop_button_on_a_rank_that_does_not_react(ranks, tmp_path):
-    held = CallInC(tmp_path / "fifo")
-    prepared = ranks.run(f"%%distributed --ranks 1\n{held.preparation}")
-    assert prepared.status == "ok", prepared.text
-    cell = ranks.submit(
-        f"%%distributed\nmine = rank\ndef solve(): {held.call}\nif rank == 1: solve()\npx.all_sum(1)"
-    )
-    held.wait_begun()
-    # The others have what the cell defines before its last line.
-    cell.until(lambda result: any("0,2 in all_sum #" in line for line in status_lines(result)))
-    ranks.interrupt()
-    result = cell.result()
-    assert result.error.startswith("KeyboardInterrupt")
-    assert (
-        "phalanx: rank 1 does not react to the stop: in C code called from "
-        "cell line 2 in solve <- cell line 3; wait, use --ranks to run on the others, "
-        "or replace it: %distributed restart 1 --force\n"
-    ) in result.stderr
-    kept = ranks.run("%%distributed --ranks 0,2\nprint(mine)")
-    assert kept.status == "ok", kept.text
-    assert sorted(kept.stdout.splitlines()) == ["[0] 0", "[2] 2"]
-    refused = ranks.run("%%distributed\nprint(mine)")
-    assert "rank 1 still runs the cell before (in C code called from" in refused.error
-    stacks = ranks.run("%distributed stacks 1")
-    assert stacks.stdout == "rank 1: runs\n    cell line 2 in solve\n    cell line 3\n"
-    held.end()
-    wait_until(
-        lambda: ranks.run("%distributed stacks 1").stdout == "rank 1: between cells\n",
-        "rank 1 is stopped",
-    )
-    assert ranks.run("%%distributed\nprint(px.all_sum(1))").stdout == "[0-2] 3\n"
-    assert ranks.run("%%distributed\nprint(mine)").stdout.count("\n") == 3

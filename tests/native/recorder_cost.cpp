@@ -1,6 +1,6 @@
 // What the flight recorder costs an operation: recorder_cost [loops]. Prints a
 // line for each part, with the median and the least of so many rounds in
-// nanoseconds; tests/bench/engine/recorder_cost.py builds and runs it.
+// nanoseconds. Build with -DPHALANX_TESTS=ON -DCMAKE_BUILD_TYPE=Release and --target recorder_cost.
 #include <algorithm>
 #include <array>
 #include <cstdio>

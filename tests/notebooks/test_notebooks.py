@@ -14,7 +14,6 @@ import psutil
 import pytest
 from support.notebooks.kernel_driver import CellResult, KernelDriver
 from support.notebooks.tutorials import run_tutorial_cell, who_said
-from support.runs.tiers import deep
 
 _FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 _NOTEBOOKS = sorted(_FOLDER.glob("0*.ipynb"))
@@ -75,12 +74,6 @@ def _run_all(name: str, folder: Path) -> Done:
 @pytest.fixture(scope="module")
 def first_ranks(tmp_path_factory):
     return _run_all("01_first_ranks.ipynb", tmp_path_factory.mktemp("first"))
-
-
-@pytest.fixture(scope="module")
-def talking(tmp_path_factory):
-    pytest.importorskip("matplotlib")
-    return _run_all("02_talking_to_ranks.ipynb", tmp_path_factory.mktemp("talking"))
 
 
 @pytest.fixture(scope="module")
@@ -157,85 +150,6 @@ def test_the_sweep_is_right(first_ranks):
 
 def test_nothing_is_left(first_ranks):
     assert first_ranks[1] == []
-
-
-# -- 02 talking to ranks ------------------------------------------------------------------------
-
-
-def _asked(cell: CellResult) -> list[str]:
-    """The questions without who asks: one of all names those that have come by then."""
-    return [prompt.text.partition("] ")[2] for prompt in cell.prompts]
-
-
-@deep
-def test_lines_and_values_are_told_once(talking):
-    cell = _of(talking, "all of us say this")
-    assert who_said(cell.stdout, "all of us say this") == [0, 1, 2, 3]
-    assert all(who_said(cell.stdout, f"this is rank {r} of 4") == [r] for r in range(4))
-    assert cell.stderr == "[2] only rank 2 complains\n"
-    assert who_said(cell.stdout, "Out: True") == [0, 2]
-    kept = _of(talking, "%distributed output 2").stdout
-    assert "this is rank 2 of 4" in kept
-    assert "rank 1" not in kept
-
-
-@deep
-def test_questions_of_all_and_of_one(talking):
-    cell = _of(talking, "What is your name?")
-    assert _asked(cell) == ["What is your name? ", "Ada, a number, please: "]
-    assert cell.prompts[1].text.startswith("[0] ")
-    assert who_said(cell.stdout, "Ada said 42") == [0, 1, 2, 3]
-
-
-@deep
-def test_a_secret_is_not_shown(talking):
-    cell = _of(talking, "getpass(")
-    assert [prompt.is_password for prompt in cell.prompts] == [True]
-    assert who_said(cell.stdout, "6 characters") == [0, 1, 2, 3]
-    assert "secret" not in cell.text
-
-
-@deep
-def test_the_debugger_asks_all_and_one(talking):
-    cell = _of(talking, "breakpoint()")
-    assert _asked(cell) == ["ipdb> "] * 3
-    said = {0: "[0, 4, 8]", 1: "[1, 5, 9]", 2: "[2, 6]", 3: "[3, 7]"}
-    assert all(who_said(cell.stdout, words) == [rank] for rank, words in said.items())
-    assert cell.stdout.count("] 3\n") == 1
-    assert who_said(cell.stdout, "Out: 45") == [0, 1, 2, 3]
-
-
-@deep
-def test_bars_end_and_figures_come(talking):
-    text = _of(talking, "tqdm(range(30)").text
-    assert who_said(text, "trained") == [0, 1, 2, 3]
-    assert who_said(text, "30/30") == [0, 1, 2, 3]
-    walks = _of(talking, "plt.show()")
-    assert sum(str(output.get("data")).count("image/png") for output in walks.outputs) == 4
-
-
-@deep
-def test_the_cause_comes_first_and_can_be_looked_at(talking):
-    cell = _of(talking, "invert(data[rank])")
-    assert cell.error.startswith("ZeroDivisionError: rank 2: ZeroDivisionError")
-    assert "then ranks 0-1,3: " in cell.text
-    looked = _of(talking, "%distributed debug 2")
-    assert [prompt.text for prompt in looked.prompts] == ["[2] ipdb> "] * 3
-    assert "[2] 0.0\n" in looked.stdout
-
-
-@deep
-def test_values_go_to_ranks_and_back(talking):
-    assert "[0, 10, 20, 30]" in _of(talking, "ws.push").text
-    assert who_said(_of(talking, "px.all_sum(product)").stdout, "Out: 60") == [0, 1, 2, 3]
-    assert _of(talking, "%%local").text == "60\n"
-
-
-@deep
-def test_stop_and_the_end_of_the_second(talking):
-    assert "KeyboardInterrupt" in _of(talking, "itertools.count()").text
-    assert who_said(_of(talking, "still here").text, "4 of us are still here") == [0, 1, 2, 3]
-    assert talking[1] == []
 
 
 # -- 03 when things go wrong --------------------------------------------------------------------

@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import msgspec
@@ -240,46 +239,3 @@ class OtherUser:
     def __exit__(self, *_: object) -> None:
         with self._popen:
             self._popen.stdin.close()
-
-
-class Pest(threading.Thread):
-    """Says `garbage` to every port of our children until it is stopped.
-
-    As another user to those that are for our user only, where we may be another one.
-    """
-
-    def __init__(self, pid: int, path: Path) -> None:
-        super().__init__(daemon=True)
-        self._pid = pid
-        self._path = path
-        self._is_over = threading.Event()
-        self._other = OtherUser() if os.geteuid() == 0 else None
-        self.visited: set[Address] = set()
-        self.n_heard = 0
-
-    def run(self) -> None:
-        kept: list[socket.socket] = []
-        while not self._is_over.wait(0.02):
-            addresses = listening(self._pid)
-            for address in addresses:
-                if not isinstance(address, str):
-                    socks = [knock(address, data) for data in garbage(self._path).values()]
-                    kept += filter(None, socks)
-            if self._other is not None:
-                names = [a for a in addresses if isinstance(a, str)]
-                self.n_heard += self._other.say("garbage", names, self._path)
-            self.visited |= set(addresses)
-            while len(kept) > 200:
-                kept.pop(0).close()
-        for sock in kept:
-            sock.close()
-
-    def __enter__(self) -> Pest:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self.join(30)
-        if self._other is not None:
-            self._other.__exit__()

@@ -7,12 +7,9 @@ import os
 import pytest
 from security.strangers import (
     OtherUser,
-    Pest,
     listening,
 )
 from support.inside import root_pid
-from support.runs.tiers import deep
-from support.waiting import wait_until
 
 from phalanx.supervisor.runtime_dir import socket_paths
 from phalanx.workspace import Workspace
@@ -29,25 +26,6 @@ def check(ws: Workspace) -> None:
 def ws():
     with Workspace.start(n=3, transport="tcp") as workspace:
         yield workspace
-
-
-@deep
-@pytest.mark.slow
-def test_a_world_forms_while_garbage_comes_to_every_port(tmp_path):
-    bomb = tmp_path / "bomb"
-    with Pest(os.getpid(), bomb) as pest, Workspace.start(n=3, transport="tcp") as workspace:
-        for _ in range(3):
-            check(workspace)
-        addresses = set(listening(root_pid(workspace)))
-
-        def is_everywhere():
-            check(workspace)
-            return addresses <= pest.visited
-
-        wait_until(is_everywhere, "each port has been spoken to", timeout_s=60.0)
-    assert len(addresses) > 8  # the supervisor's, and the controller's sockets
-    assert not bomb.exists()
-    assert pest.n_heard == 0
 
 
 def test_no_port_is_open_and_all_sockets_are_for_our_user(ws):

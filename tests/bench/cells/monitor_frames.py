@@ -19,29 +19,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import msgspec
 from bench.common import arguments, numbers, percentile, print_machine, print_table, write_json
 from support.notebooks.browser import chromium_page
+from support.notebooks.widget_page import play
 from support.ranks.worlds import make_world
 
 from phalanx.protocol import CellTime, LateRank, RankSample, Samples, Span, Waiting
 from phalanx.widgets.frames.monitor import MonitorFrameBuilder
 from phalanx.widgets.frames.topology import world_of
-from phalanx.widgets.live.widget import STATIC
 from phalanx.workspace import SampleView
 
 INTERVAL_S = 0.2
 _OPS = ("all_sum", "all_gather", "sum_scatter", "broadcast")
 
-_PAGE = """async ([code, css, world]) => {
-    const style = document.head.appendChild(document.createElement("style"));
-    style.textContent = css;
-    const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    const { render } = (await import(url)).default;
-    const bytes = text => new DataView(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
-    const handles = new Map(), values = new Map([["world", bytes(world)]]);
-    const model = {
-        get: name => values.get(name),
-        set: () => {}, save_changes: () => {}, send: () => {}, off: () => {},
-        on: (name, handle) => handles.set(name, [...(handles.get(name) ?? []), handle]),
-    };
+_COUNT = """() => {
     window.seen = { sent: 0, shown: 0, took: [], gap: 0 };
     let is_new = false;
     const clear = CanvasRenderingContext2D.prototype.clearRect;
@@ -51,15 +40,12 @@ _PAGE = """async ([code, css, world]) => {
         return clear.apply(this, where);
     };
     window.show = text => {
-        values.set("frame", bytes(text));
         const begun = performance.now();
         window.seen.sent += 1;
         is_new = true;
-        for (const handle of handles.get("change:frame") ?? []) handle();
+        window.put("frame", text);
         requestAnimationFrame(() => setTimeout(() => window.seen.took.push(performance.now() - begun)));
     };
-    const root = document.body.appendChild(document.createElement("div"));
-    render({ model, el: root });
     let last = performance.now();
     const tick = now => {
         window.seen.gap = Math.max(window.seen.gap, now - last);
@@ -101,11 +87,8 @@ def measure(n_ranks: int, seconds: float) -> dict[str, Any]:
     lanes, dice = MonitorFrameBuilder(), random.Random(7)
     nbytes = []
     with chromium_page(viewport={"width": 1280, "height": 1100}) as page:
-        code = (STATIC / "monitor.js").read_text(encoding="utf-8")
-        css = (STATIC / "monitor.css").read_text(encoding="utf-8")
-        world = msgspec.json.encode(world_of(make_world(1, n_ranks)))
-        page.set_content("<body></body>")
-        page.evaluate(_PAGE, [code, css, base64.b64encode(world).decode()])
+        play(page, "monitor", {"world": msgspec.json.encode(world_of(make_world(1, n_ranks)))})
+        page.evaluate(_COUNT)
         session = page.context.new_cdp_session(page)
         # Seconds that the page's own thread computes: also on a machine that others keep busy.
         session.send("Performance.enable", {"timeDomain": "threadTicks"})

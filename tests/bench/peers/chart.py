@@ -1,6 +1,6 @@
 r"""Draw the README's chart: the time of one `all_sum` by size, for Phalanx and its peers.
 
-    python tests/bench/beside_peers.py --harness FOLDER run --out sums.jsonl --ranks 2,4 \
+    python tests/bench/peers/beside_peers.py --harness FOLDER run --out sums.jsonl --ranks 2,4 \
         --peers phalanx,openmpi,mpich,impi,gloo,mlx-ring --ops all_reduce:fresh
     python tests/bench/peers/chart.py sums.jsonl --output notebooks/guide/pictures/all_sum
 

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import psutil
 from support.notebooks.kernel_driver import CellResult, KernelDriver
+from support.programs.processes import with_variable
 
 Texts = dict[int, str]
 ANSI = re.compile(r"\x1b\[[0-9;]*[a-zA-Z]")
@@ -34,14 +35,7 @@ class CountingKernel(KernelDriver):
 
     def family(self) -> list[psutil.Process]:
         """Return the kernel and the processes that carry its environment."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("RIVALS_MARK") == self.mark:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return with_variable("RIVALS_MARK", self.mark)
 
 
 class Side:

@@ -31,7 +31,7 @@ from soak_deaths import DEATHS
 from soak_driver import MARK, MIB, Client, Defect, Hung, Leaked, fail_if, family, say, wait_family
 from soak_field import Field
 from soak_legs import TRANSPORTS, Leg, legs_of
-from soak_steps import MISTAKES, WORK, own_error, work
+from soak_steps import MISTAKES, WORK, Fault, Work, own_error, work
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import stop_workspace
@@ -58,7 +58,8 @@ None
 _KINDS = ("wrong values", "broken promises", "hung", "leaked")
 
 
-FAULTS = MISTAKES | DEATHS
+_STEPS: dict[Work | Fault, int] = {**WORK, **MISTAKES, **DEATHS}
+_SILENCE_S = 2.0  # after so many seconds a rank is taken for frozen
 
 
 def _open_files(pid: int) -> dict[str, int]:
@@ -77,14 +78,13 @@ class Soak:
         self.options = options
         self.folder = folder
         self.defects: list[tuple[str, str]] = []
-        self.n_ops = self.n_cells = self.n_steps = self.n_faults = self.n_fields = 0
+        self.n_ops = self.n_cells = self.n_steps = self.n_fields = 0
         self.more: Counter[str] = Counter()
         self.times: dict[str, list[float]] = {}
-        self.records: list[dict[str, object]] = []
         self.field: Field | None = None
         self.leg = Leg(0, 0, "")
         self._base: dict[str, int] = {}
-        self._deck: list[str] = []
+        self._deck: list[Work | Fault] = []
         self._step = 0
 
     def run(self, leg: Leg, seconds: float) -> None:
@@ -95,10 +95,6 @@ class Soak:
         while time.monotonic() - begin_s < seconds:
             self.step()
         self.close(is_broken=False)
-
-    def note(self, text: str) -> None:
-        if self.options.verbose:
-            print(text, flush=True)
 
     def defect(self, where: str, error: Exception) -> None:
         """Count and tell a defect, with all that helps to find it."""
@@ -113,8 +109,7 @@ class Soak:
         """Start a workspace, and note what there is of it."""
         self.n_fields += 1
         name = f"soak-{os.getpid()}-{self.n_fields}"
-        leg, silence_s = self.leg, self.options.silence
-        self.field = Field(name, leg.ranks, leg.transport, silence_s, self.folder)
+        self.field = Field(name, self.leg.ranks, self.leg.transport, _SILENCE_S, self.folder)
         # What is made at the first operation of a kind, and at the first epoch after another, is there.
         rng = random.Random(name)
         for step in (work, own_error, work, own_error, work):
@@ -185,56 +180,35 @@ class Soak:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def deal(self) -> str:
-        """The next step's name."""
+    def deal(self) -> Work | Fault:
+        """The next step."""
         if not self._deck:
-            steps = {step.__name__: n for step, n in [*WORK.items(), *FAULTS.items()]}
-            if self.options.only:
-                steps = dict.fromkeys(self.options.only.split(","), 1)
-            self._deck = [name for name, n in steps.items() for _ in range(n)]
+            only = self.options.only.split(",") if self.options.only else ()
+            steps = [step for step, n in _STEPS.items() for _ in range(n)]
+            self._deck = [step for step in steps if not only or step.__name__ in only]
             random.Random(f"{self.leg.seed}:{self._step}").shuffle(self._deck)
         return self._deck.pop()
 
     def step(self) -> None:
         """One step; a defect ends the workspace."""
-        name = self.deal()
+        step = self.deal()
         self.n_steps += 1
         self._step += 1
         seed = f"{self.leg.seed}:{self._step}"
-        where = f"step {self._step} ({name})"
         try:
             if self.field is None:
                 self.open()
-            self._do(name, random.Random(seed), seed)
+            assert self.field is not None
+            found = step(self.field, random.Random(seed), seed)
+            if step in WORK:
+                self.n_ops += int(found)
+            else:
+                self.times.setdefault(step.__name__, []).append(found)
             self.check_leaks()
         except (Defect, OSError, psutil.Error) as error:
-            self.defect(where, error)
+            self.defect(f"step {self._step} ({step.__name__})", error)
             self.tell_where(is_hung=isinstance(error, Hung))
             self.close(is_broken=True)
-
-    def _do(self, name: str, rng: random.Random, seed: str) -> None:
-        assert self.field is not None
-        begin_s = time.monotonic()
-        for task in WORK:
-            if task.__name__ == name:
-                self.n_ops += task(self.field, rng, seed)
-        for fault in FAULTS:
-            if fault.__name__ == name:
-                self.n_faults += 1
-                seconds = fault(self.field, rng, seed)
-                self.times.setdefault(name, []).append(seconds)
-                self.records.append(
-                    {
-                        "leg": str(self.leg),
-                        "step": self._step,
-                        "fault": name,
-                        "recovered_s": seconds,
-                    }
-                )
-                took_s = time.monotonic() - begin_s
-                self.note(
-                    f"step {self._step}: {name}, recovered in {seconds:.2f} of {took_s:.2f} s"
-                )
 
     def tell_where(self, *, is_hung: bool) -> None:
         """Say where the client and the ranks are, and what the root has logged."""
@@ -260,8 +234,7 @@ class Soak:
             ("steps", self.n_steps),
             ("cells", self.n_cells),
             ("operations, at least", self.n_ops),
-            ("faults", self.n_faults),
-            ("recoveries", sum(map(len, self.times.values()))),
+            ("faults and recoveries", sum(map(len, self.times.values()))),
             *((kind, found[kind]) for kind in _KINDS),
             *((f"more {what}", n) for what, n in self.more.items()),
         ]
@@ -286,13 +259,11 @@ def main() -> None:
         legs=(1, "soaks, one after the other, with seeds that count up"),
         ranks=("4", "of a workspace, 4 or more; 4-8: so many as follow from the seed"),
         transport=("any", "any (shared memory), tcp, or both, which take turns"),
-        silence=(2.0, "after so many seconds a rank is taken for frozen"),
         seed=(0, "of all that is random; 0: one that is drawn"),
         only=("", "only these steps, with commas"),
     )
-    parser.add_argument("--verbose", action="store_true", help="one line per fault")
     options = parser.parse_args()
-    known = {step.__name__ for step in [*WORK, *FAULTS]}
+    known = {step.__name__ for step in _STEPS}
     if options.transport not in TRANSPORTS:
         parser.error(f"--transport is {', '.join(TRANSPORTS)}, not {options.transport}")
     if not re.fullmatch(r"([4-9]|\d{2,})(-\d+)?", options.ranks) or options.legs < 1:
@@ -321,7 +292,10 @@ def main() -> None:
         if files and not soak.defects:
             soak.defect("the end", Leaked(f"files: {', '.join(map(str, files))}"))
     soak.report(time.monotonic() - begin_s)
-    write_json(options.json, soak.records)
+    write_json(
+        options.json,
+        [{"fault": name, "recovered_s": s} for name, own in soak.times.items() for s in own],
+    )
     sys.exit(1 if soak.defects else 0)
 
 

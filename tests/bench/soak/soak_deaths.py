@@ -12,6 +12,7 @@ import random
 import signal
 import time
 from collections.abc import Collection
+from concurrent.futures import Future
 
 from soak_driver import Answer, Wrong, fail_if
 from soak_field import BOUND_S, Field, pick
@@ -119,7 +120,7 @@ def replace_in_cell(field: Field, rng: random.Random, seed: str) -> float:
 # -- freezes ---------------------------------------------------------------------------------------
 
 
-def _freeze(field: Field, rng: random.Random, seed: str) -> tuple[int, int, int, float]:
+def _freeze(field: Field, rng: random.Random, seed: str) -> tuple[Future[Answer], int, int, float]:
     """Freeze a rank in a cell until the others are freed: the cell, the rank, its process, since."""
     victim = rng.randrange(field.size)
     pid = field.pid(victim)

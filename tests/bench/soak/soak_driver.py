@@ -9,18 +9,20 @@ import contextlib
 import itertools
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Collection
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from support.programs.processes import with_variable
 
 MARK = "PHALANX_SOAK"  # a variable that everything started for a soak inherits
 MIB = 1 << 20
@@ -120,16 +122,14 @@ class Client:
             )
         self.process = psutil.Process(self.popen.pid)
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self._boxes: dict[int, queue.SimpleQueue[Answer | None]] = {}
+        self._due: dict[int, Future[Answer]] = {}
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def begin(self, do: str, *, aside: bool = False, **args: Any) -> int:
+    def begin(self, do: str, *, aside: bool = False, **args: Any) -> Future[Answer]:
         """Send a request; `wait` has its answer."""
         number = next(self._numbers)
-        with self._lock:
-            self._boxes[number] = queue.SimpleQueue()
+        due = self._due[number] = Future()
         request = {"id": number, "do": do, "aside": aside, "args": args}
         assert self.popen.stdin is not None
         try:
@@ -137,22 +137,14 @@ class Client:
             self.popen.stdin.flush()
         except OSError as error:
             raise self._ended() from error
-        return number
+        return due
 
-    def is_done(self, number: int) -> bool:
-        """Whether the answer has come."""
-        return not self._boxes[number].empty()
-
-    def wait(self, number: int, bound_s: float) -> Answer:
+    def wait(self, due: Future[Answer], bound_s: float) -> Answer:
         """The answer to a request."""
-        try:
-            answer = self._boxes[number].get(timeout=bound_s)
-        except queue.Empty:
+        if not futures.wait([due], bound_s).done:
             msg = f"no answer in {bound_s:g} s"
-            raise Hung(msg) from None
-        if answer is None:
-            raise self._ended()
-        return answer
+            raise Hung(msg)
+        return due.result()
 
     def ask(self, do: str, bound_s: float, **args: Any) -> Answer:
         """Send a request and wait for its answer."""
@@ -163,12 +155,9 @@ class Client:
         for line in self.popen.stdout:
             said = json.loads(line)
             said["failures"] = {int(rank): how for rank, how in said.get("failures", {}).items()}
-            with self._lock:
-                box = self._boxes[said.pop("id")]
-            box.put(Answer(**said))
-        with self._lock:
-            for box in self._boxes.values():
-                box.put(None)
+            self._due.pop(said.pop("id")).set_result(Answer(**said))
+        while self._due:
+            self._due.popitem()[1].set_exception(self._ended())
 
     def _ended(self) -> Defect:
         return Defect(f"the client ended by itself: {self._last_words()}")
@@ -215,17 +204,7 @@ class Client:
 
 def family() -> list[psutil.Process]:
     """All processes that were started for this soak and live."""
-    mark = f"{MARK}={os.environ[MARK]}".encode()
-    found = []
-    for pid in psutil.pids():
-        try:
-            is_ours = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            process = psutil.Process(pid)
-            if is_ours and pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (OSError, psutil.Error):
-            continue
-    return found
+    return with_variable(MARK, os.environ[MARK])
 
 
 def wait_family(n: int, timeout_s: float) -> list[psutil.Process]:

@@ -12,6 +12,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ class Field:
 
     # -- cells -----------------------------------------------------------------------------------
 
-    def begin(self, code: str, ranks: Iterable[int] | None = None, **options: Any) -> int:
+    def begin(
+        self, code: str, ranks: Iterable[int] | None = None, **options: Any
+    ) -> Future[Answer]:
         """Send a cell that counts; whether it has is known at its end."""
         self.n_cells += 1
         for rank in self.ranks if ranks is None else ranks:
@@ -62,7 +65,7 @@ class Field:
             options["ranks"] = list(ranks)
         return self.client.begin("run", code=CELL + code, **options)
 
-    def end(self, cell: int, bound_s: float = BOUND_S) -> Answer:
+    def end(self, cell: Future[Answer], bound_s: float = BOUND_S) -> Answer:
         """Wait for a cell that ends as it may."""
         answer = self.client.wait(cell, bound_s)
         fail_if(any(ename == "Wrong" for ename, _ in answer.failures.values()), str(answer), Wrong)
@@ -84,13 +87,13 @@ class Field:
         """The code of one that only ends when something breaks."""
         return f"soak_ops.until_broken({seed!r}, part)"
 
-    def wait_busy(self, cell: int, ranks: Collection[int] | None = None) -> None:
+    def wait_busy(self, cell: Future[Answer], ranks: Collection[int] | None = None) -> None:
         """Wait until these ranks run the cell, or it has ended."""
         expected = set(self.ranks if ranks is None else ranks)
         self.wait_for(
             "the ranks run a cell",
             lambda seen: (
-                self.client.is_done(cell)
+                cell.done()
                 or all(
                     state in {"busy", "dead"} for rank, state in seen.items() if rank in expected
                 )

@@ -262,12 +262,6 @@ def test_a_script_that_is_missing_is_said_of_every_host(tmp_path):
     assert why_not(str(gone)) == [f"{host}: there is no script '{gone}'" for host in "xy"]
 
 
-@deep
-def test_a_program_that_is_missing_is_said_of_every_host():
-    nothing = "there is no program 'no-such-program' on the PATH"
-    assert why_not("--", "no-such-program") == [f"{host}: {nothing}" for host in "xy"]
-
-
 def test_a_script_that_is_not_looked_for(tmp_path):
     said = launch(*HOSTS, "--no-verify-script", str(tmp_path / "gone.py"))
     assert said.returncode == 2  # Python's own
@@ -294,9 +288,3 @@ def test_versions_that_differ_are_told_in_one_line(script, tmp_path):
 def test_who_prints_without_end_waits_for_the_reader(script, running, tmp_path):
     running(*HOSTS, script(ENDLESS), str(tmp_path))
     wait_held_up(tmp_path, 2)
-
-
-@deep  # the same limit ends ranks of one host in test_launch_ends
-def test_time_is_up(script):
-    said = launch(*HOSTS, "--timeout", "4", script("import time; time.sleep(600)"))
-    assert said.returncode == 124

@@ -166,13 +166,6 @@ def test_a_killed_mpirun_takes_all_along(held):
     assert b"phalanx launch: mpirun killed by signal 9 (SIGKILL)" in said
 
 
-@deep  # the same limit ends ranks without mpirun in test_launch_ends
-def test_time_is_up(mpi, tmp_path):
-    said = run(mpi, "-n", "2", "--timeout", "4", CELLS, f"hold:{tmp_path}")
-    assert said.returncode == 124
-    assert b"did not end within 4 s" in said.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "text", "code"),
     [

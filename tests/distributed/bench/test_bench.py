@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from distributed.bench import bench_cells
+from distributed.farm.formations import worlds
 from msgspec.structs import replace
 from support.runs.tiers import deep, deep_but
 
@@ -132,17 +133,9 @@ def test_a_sweep_alone(op, dtype):
         assert m.algbw_gbs == pytest.approx(m.nbytes / m.time_us / 1e3)
 
 
-WORLDS = {
-    "2 arena": (2, (0, 0), "any"),
-    "3 tcp": (3, (0, 0, 0), "tcp"),
-    "2+1 composed": (3, (0, 0, 1), "any"),
-}
+WORLDS = ("2 arena", "3 tcp", "2+1 composed")
 IN_SHARES = ("sum_scatter", "all_gather", "all_to_all")
-
-
-@pytest.fixture(params=WORLDS)
-def world(request, rank_pool):
-    return rank_pool(*WORLDS[request.param])
+world = worlds(WORLDS)
 
 
 def test_a_sweep_of_every_operation(world):

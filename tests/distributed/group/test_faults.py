@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from distributed.cells import cells
 from distributed.cells.cells import Case
+from distributed.farm.formations import THREE, worlds
 from distributed.operations.contract import DTYPES, INTEGERS, dtype_of
 from support.promise import within
 from support.waiting import wait_until
@@ -15,17 +16,7 @@ from support.waiting import wait_until
 import phalanx as px
 from phalanx.distributed.control import AbortKind
 
-PLACES = {
-    "arena": (3, (0, 0, 0), "any"),
-    "tcp": (3, (0, 0, 0), "tcp"),
-    "composed": (3, (0, 0, 1), "any"),
-}
-
-
-@pytest.fixture(params=PLACES)
-def world(request, rank_pool):
-    size, hosts, transport = PLACES[request.param]
-    return rank_pool(size, hosts, transport)
+world = worlds(THREE)
 
 
 def test_after_a_failure_the_group_stays_failed_and_says_why(world):

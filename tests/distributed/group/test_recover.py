@@ -7,22 +7,13 @@ import signal
 
 import pytest
 from distributed.cells import cells, recover_cells
+from distributed.farm.formations import FOUR, worlds
 from support.runs.tiers import deep, deep_but
 from support.waiting import wait_until
 
 import phalanx as px
 
-PLACES = {
-    "arena": (4, (0, 0, 0, 0), "any"),
-    "tcp": (4, (0, 0, 0, 0), "tcp"),
-    "composed": (4, (0, 0, 1, 1), "any"),
-}
-
-
-@pytest.fixture(params=PLACES)
-def world(request, rank_pool):
-    size, hosts, transport = PLACES[request.param]
-    return rank_pool(size, hosts, transport)
+world = worlds(FOUR)
 
 
 @pytest.mark.parametrize("how", recover_cells.HOWS)
@@ -148,7 +139,7 @@ def test_who_comes_back_alone_is_told_who_is_missing(world):
 
 
 @pytest.mark.slow  # close waits for 5 s
-@pytest.mark.parametrize("world", deep_but(["arena"], PLACES), indirect=True)
+@pytest.mark.parametrize("world", deep_but(["4 arena"], FOUR), indirect=True)
 def test_after_a_close_that_gave_up_the_group_forms_anew(world):
     epoch = world.plan.epoch
     found = world.run(recover_cells.close_in_vain_and_recover, 1)
@@ -159,8 +150,8 @@ def test_after_a_close_that_gave_up_the_group_forms_anew(world):
 
 LARGE, SMALL = 16 << 20, 16 << 10
 FROZEN = [
-    pytest.param(name, nbytes, marks=() if name == "arena" or nbytes == SMALL else deep)
-    for name in PLACES
+    pytest.param(name, nbytes, marks=() if name == "4 arena" or nbytes == SMALL else deep)
+    for name in FOUR
     for nbytes in (LARGE, SMALL)
 ]
 

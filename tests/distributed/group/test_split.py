@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from distributed.cells import cells, split_cells
+from distributed.farm.formations import FOUR, worlds
 from support.programs.memory import least_growth
 from support.runs.tiers import deep, deep_but
 
@@ -18,17 +19,7 @@ from phalanx.distributed.control import Deadline
 from phalanx.distributed.group.registry import GroupRegistry
 from phalanx.distributed.world_spec import MappedHostMemory
 
-PLACES = {
-    "arena": (4, (0, 0, 0, 0), "any"),
-    "tcp": (4, (0, 0, 0, 0), "tcp"),
-    "hosts": (4, (0, 0, 1, 1), "any"),
-}
-
-
-@pytest.fixture(params=PLACES)
-def world(request, rank_pool):
-    size, hosts, transport = PLACES[request.param]
-    return rank_pool(size, hosts, transport)
+world = worlds(FOUR)
 
 
 @pytest.mark.parametrize("colors", [[0, 0, 1, 1], [5, 6, 5, 6], [7, 7, 7, 7], [1, 0, 0, 0]])
@@ -158,7 +149,7 @@ def test_no_split_is_made_of_an_epoch_that_is_over():
     ours.close()
 
 
-@pytest.mark.parametrize("world", deep_but(["hosts"], PLACES), indirect=True)
+@pytest.mark.parametrize("world", deep_but(["2+2 composed"], FOUR), indirect=True)
 def test_a_forked_child_is_refused_and_does_no_harm(world):
     for said in world.run(split_cells.fork_with_splits):
         assert said.count("this process is a fork of process") == 3

@@ -20,7 +20,6 @@ from distributed.mpi import mpi_cells
 from distributed.mpi.mpi_world import MpiWorld
 from support.own_frames import own_frames
 from support.promise import within
-from support.ranks.mpis import CELLS
 from support.runs.tiers import deep
 
 import phalanx as px
@@ -95,12 +94,6 @@ def test_an_error_that_nobody_catches_ends_all(mpi):
     assert said.returncode != 0
     assert "ValueError: timeout must be" in said.stderr
     assert not own_frames(said.stderr)  # no frame of ours
-
-
-@deep  # cli/launch/test_launch_mpi.py has the same through `phalanx launch`
-def test_exit_statuses_and_deaths_are_mpirun_s(mpi):
-    assert mpi.run(2, CELLS, "exit_status:3").returncode == 3
-    assert mpi.run(2, CELLS, "killed").returncode != 0
 
 
 @deep  # the first tier installs one MPI

@@ -8,6 +8,7 @@ import pytest
 from distributed.cells import cells, pair_cells
 from distributed.cells.pair_cells import KIB
 from distributed.cells.site_cells import line_of
+from distributed.farm.formations import worlds
 from support.promise import PATIENCE_S, within
 from support.runs.tiers import deep
 from support.waiting import wait_until
@@ -15,17 +16,7 @@ from support.waiting import wait_until
 import phalanx as px
 from phalanx.distributed.control import AbortKind
 
-PLACES = {
-    "arena": (3, (0, 0, 0), "any"),
-    "tcp": (3, (0, 0, 0), "tcp"),
-    "2 x 2": (4, (0, 0, 1, 1), "any"),
-}
-
-
-@pytest.fixture(params=PLACES)
-def world(request, rank_pool):
-    size, hosts, transport = PLACES[request.param]
-    return rank_pool(size, hosts, transport)
+world = worlds(["3 arena", "3 tcp", "2+2 composed"])
 
 
 @pytest.fixture
@@ -98,9 +89,12 @@ def test_a_deadline_names_the_peer(fresh_world, cell):
 @pytest.mark.parametrize(
     ("world", "like"),
     [
-        *(("arena", "itself"), ("tcp", "another"), ("2 x 2", "itself")),
-        *(pytest.param(*case, marks=deep) for case in (("arena", "another"), ("tcp", "itself"))),
-        pytest.param("2 x 2", "another", marks=deep),
+        *(("3 arena", "itself"), ("3 tcp", "another"), ("2+2 composed", "itself")),
+        *(
+            pytest.param(*case, marks=deep)
+            for case in (("3 arena", "another"), ("3 tcp", "itself"))
+        ),
+        pytest.param("2+2 composed", "another", marks=deep),
     ],
     indirect=["world"],
 )

@@ -6,22 +6,13 @@ import signal
 
 import pytest
 from distributed.cells import cells, work_cells
+from distributed.farm.formations import THREE, worlds
 from support.promise import within
 from support.waiting import wait_until
 
 import phalanx as px
 
-PLACES = {
-    "arena": (3, (0, 0, 0), "any"),
-    "tcp": (3, (0, 0, 0), "tcp"),
-    "composed": (3, (0, 0, 1), "any"),
-}
-
-
-@pytest.fixture(params=PLACES)
-def world(request, rank_pool):
-    size, hosts, transport = PLACES[request.param]
-    return rank_pool(size, hosts, transport)
+world = worlds(THREE)
 
 
 def test_results_are_right_and_calls_keep_their_place(world):

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from distributed.farm.formations import THREE, worlds
 from distributed.recorder import trace_cells as cells
 
 import phalanx as px
 from phalanx.distributed.recorder import RECORD
 
-WORLDS = {
-    "arena": (3, (0, 0, 0), "any"),
-    "tcp": (3, (0, 0, 0), "tcp"),
-    "composed": (3, (0, 0, 1), "any"),
-}
 OPS = [
     "all_sum", "all_max", "all_gather", "broadcast", "sum_scatter", "all_to_all", "barrier",
     "split", "split", "all_sum", "all_min",
 ]  # fmt: skip
 SHAPES = {"all_sum": 1000, "all_max": 200_000}
 ALGORITHMS = {
-    "arena": ["inline", "staged"],
-    "tcp": ["mesh", "direct"],
-    "composed": ["inline+mesh", "staged+ring"],
+    "3 arena": ["inline", "staged"],
+    "3 tcp": ["mesh", "direct"],
+    "2+1 composed": ["inline+mesh", "staged+ring"],
 }
 
 
-@pytest.fixture
-def world(request, rank_pool):
-    size, hosts, transport = WORLDS[getattr(request, "param", "arena")]
-    return rank_pool(size, hosts, transport)
+world = worlds(["3 arena"])
 
 
 def test_a_world_of_one_has_an_empty_one():
@@ -37,7 +30,7 @@ def test_a_world_of_one_has_an_empty_one():
     assert px.trace().dtype == np.dtype((np.record, RECORD))
 
 
-@pytest.mark.parametrize(("world", "which"), [(w, w) for w in WORLDS], indirect=["world"])
+@pytest.mark.parametrize(("world", "which"), [(w, w) for w in THREE], indirect=["world"])
 def test_each_operation_is_recorded_in_order(world, which):
     by_rank = world.run(cells.every_kind)
     for rank, (records, begun, over) in enumerate(by_rank):
@@ -66,7 +59,7 @@ def test_each_operation_is_recorded_in_order(world, which):
         messages = records[np.isin(records["op"], ["send", "recv"])]
         if rank < 2:
             assert messages["peer"].tolist() == [1 - rank]
-            assert messages["algorithm"].tolist() == ["wire" if which == "tcp" else "queue"]
+            assert messages["algorithm"].tolist() == ["wire" if which == "3 tcp" else "queue"]
     # One clock: nobody is through with a collective before the last one has begun it.
     for row in zip(*(records[:7] for records, _, _ in by_rank), strict=True):
         assert min(r["done_ns"] for r in row) >= max(r["entered_ns"] for r in row)
@@ -93,7 +86,7 @@ def test_an_operation_that_runs_is_seen_from_another_thread_and_who_came_last(wo
     assert last["entered_ns"] <= last["arrived_ns"]
 
 
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize("world", THREE, indirect=True)
 def test_after_a_mismatch_all_have_failed_with_it(world):
     world.is_good = False
     for records in world.run(cells.fail, "mismatch"):
@@ -124,7 +117,7 @@ def test_counters_of_shared_memory(world):
             assert now[4] == was[4]
 
 
-@pytest.mark.parametrize("world", ["tcp"], indirect=True)
+@pytest.mark.parametrize("world", ["3 tcp"], indirect=True)
 def test_counters_of_wires_by_peer(world):
     for before, after in world.run(cells.counters, 10, 3000):
         for rank, (was, now) in enumerate(zip(before, after, strict=True)):

@@ -10,10 +10,8 @@ import sys
 import pytest
 from hosts.ssh.world_over_ssh import DRIVER, SILENCE_S, SSHD, SharedWorld, World, check_named
 from support.hosts.hosts_bed import check_nothing_left, has_failed
-from support.promise import BOUND_S, PATIENCE_S, ROOM_S, within
+from support.promise import BOUND_S, PATIENCE_S, within
 from support.waiting import wait_until
-
-import phalanx
 
 WHERE = "import socket; socket.gethostname(), int(px.all_sum(rank))"
 
@@ -203,17 +201,6 @@ def _problem(driver, **options):
 
 
 @pytest.mark.promise
-def test_all_hosts_that_fail_are_named(bed, driver):
-    bed.stop_sshd(1)
-    try:
-        problem, _ = _problem(driver, hosts="a,b,nowhere")
-    finally:
-        bed.restart_sshd(1)
-    assert "it refuses ssh at port 22" in problem
-    assert "the name nowhere does not resolve" in problem
-
-
-@pytest.mark.promise
 def test_a_firewall_before_the_root_is_named(bed, driver):
     bed.block(1, 0)
     try:
@@ -222,46 +209,6 @@ def test_a_firewall_before_the_root_is_named(bed, driver):
         bed.unblock(0)
     assert "it cannot reach the supervisor at 10.77.0.11" in problem, problem
     assert "blocked by a firewall?): phalanx doctor --hosts b says what lets it thr" in problem
-
-
-def test_another_version_is_named(bed, driver):
-    patched = (
-        "import phalanx, runpy; phalanx.__version__ = '9.9'; "
-        "runpy.run_module('phalanx.supervisor', run_name='__main__', alter_sys=True)"
-    )
-    python = bed.python("newer", f'exec {sys.executable} -c "{patched}" host')
-    problem, _ = _problem(driver, hosts="b", python=str(python))
-    here = phalanx.__version__
-    assert problem.startswith(f"b: its phalanx is 9.9, the one that starts it is {here}: there, /")
-    assert problem.endswith(f" -m pip install phalanx=={here}")
-
-
-def test_a_missing_interface_is_named(bed, driver):
-    lines = ["link add wire7 type veth peer name wire8", "link set wire8 up", "link set wire7 up"]
-    lines.append("addr add 10.77.0.111/32 dev wire7")
-    bed.run(0, ["ip", "-batch", "-"], input="\n".join(lines))
-    try:
-        problem, _ = _problem(driver, hosts="b", interface="wire7")
-    finally:
-        bed.run(0, ["ip", "link", "del", "wire7"])
-    assert "it has no interface 'wire7'; there are: eth0, lo" in problem
-
-
-def test_a_missing_folder_is_named_if_it_was_asked_for(bed, driver):
-    bed.run(0, ["mkdir", "/run/here"])  # each host has a /run of its own
-    try:
-        problem, _ = _problem(driver, hosts="b", cwd="/run/here")
-    finally:
-        bed.run(0, ["rmdir", "/run/here"])
-    assert problem == ("b: it has no folder /run/here: make it there, or name another with --cwd")
-
-
-def test_a_host_that_never_comes_up_is_given_up(bed, driver):
-    python = bed.python("sleeping", "exec cat >/dev/null")
-    problem, news = _problem(driver, hosts="b", python=str(python), boot_timeout=ROOM_S)
-    said = f"b: it has let us in, its Python has not answered yet, after {ROOM_S:g} s"
-    assert problem == f"{said} (--boot-timeout S waits longer)"
-    assert "b: starting it has let us in, its Python has not answered yet" in news
 
 
 # -- jobs of schedulers ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Use IPython in a terminal: complete words, answer questions, without a line editor as well."""
+"""Complete words in IPython with its line editor, in a terminal. `test_tmux` has its questions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,15 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
-    """IPython at the end of a pseudo terminal, with or without its own line editor."""
+    """IPython at the end of a pseudo terminal."""
 
-    def __init__(self, folder, *, has_editor=False) -> None:
+    def __init__(self, folder) -> None:
         self._fd, other = pty.openpty()
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        environment = {**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb"}
-        kind = ["--simple-prompt"]
-        if has_editor:
-            # Nobody here tells prompt_toolkit where the cursor is.
-            environment |= {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-            # What it suggests from history looks as what it has completed.
-            kind = ["--no-tip", "--TerminalInteractiveShell.autosuggestions_provider=None"]
+        environment = {**os.environ, "IPYTHONDIR": str(folder), "TERM": "xterm"}
+        environment["PROMPT_TOOLKIT_NO_CPR"] = "1"  # nobody here tells it where the cursor is
+        # What it suggests from history looks as what it has completed.
+        kind = ["--no-tip", "--TerminalInteractiveShell.autosuggestions_provider=None"]
         self.process = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "IPython", "--no-banner", *kind],
             stdin=other, stdout=other, stderr=other, env=environment,
@@ -63,47 +60,8 @@ class Terminal:
         os.close(self._fd)
 
 
-@pytest.mark.deep  # test_tmux.py asks as well, where people have a line editor
-def test_questions_in_a_terminal(tmp_path):
-    terminal = Terminal(tmp_path)
-    try:
-        terminal.until("In [1]:")
-        terminal.type("%load_ext phalanx\n")
-        terminal.until("In [2]:")
-        terminal.type(f"{_PATIENT}\n")
-        terminal.until("In [3]:")
-        terminal.type("%distributed start -n 2 --linger 0\n")
-        terminal.until("In [4]:")
-        ask = "get_ipython().run_cell_magic('distributed', '', {!r})\n"
-        terminal.type(ask.format("print('hello', input('who? '))"))
-        terminal.until("[0-1] who? ")
-        terminal.type("ann\n")
-        terminal.until("[0-1] hello ann")
-        terminal.until("In [5]:")
-        terminal.type(ask.format("import getpass; len(getpass.getpass('key? '))"))
-        terminal.until("[0-1] key? ")
-        terminal.type("secret\n")
-        assert "secret" not in terminal.until("[0-1] Out: 6")
-        terminal.until("In [6]:")
-        terminal.type(ask.format("input('never? ')"))
-        terminal.until("[0-1] never? ")
-        terminal.type("\x03")
-        terminal.until("KeyboardInterrupt")
-        terminal.until("In [7]:")
-        terminal.type(ask.format("breakpoint()\nprint('end')"))
-        terminal.until("[0-1] ipdb> ")
-        terminal.type("p rank + 5\n")
-        terminal.until("[1] 6")
-        terminal.until("[0-1] ipdb> ")
-        terminal.type("\x04")
-        terminal.until("BdbQuit: the debugger was quit")
-        terminal.until("In [8]:")
-    finally:
-        terminal.close()
-
-
 def test_completion_in_a_terminal(tmp_path):
-    terminal = Terminal(tmp_path, has_editor=True)
+    terminal = Terminal(tmp_path)
     try:
         terminal.until("In [1]:")
         terminal.type("%load_ext phalanx\r")

@@ -12,8 +12,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-from support.programs.processes import wait_gone
+from support.programs.processes import wait_gone, with_variable
 
 CELLS = str(Path(__file__).parents[2] / "distributed" / "mpi" / "mpi_failing.py")
 
@@ -78,16 +77,7 @@ def marked():
     name = "PHALANX_TEST_MARK"
     value = uuid.uuid4().hex
     yield {name: value}
-    left = wait_gone(family(name, value))
+    left = wait_gone(with_variable(name, value))
     for process in left:
         process.kill()
     assert not left, left
-
-
-def family(name: str, value: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(name) == value:
-                found.append(process)
-    return found

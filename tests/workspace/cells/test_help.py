@@ -163,23 +163,6 @@ def test_a_name_that_only_the_text_has_completes_too(ws, patience):
 
 @pytest.mark.slow
 @pytest.mark.promise
-def test_dead_ranks_are_passed_by(breakable):
-    ws = breakable
-    ws.run("own_rank = rank")
-    os.kill(ws.topology().ranks[0].pid, signal.SIGKILL)
-    text = "until the news is there"
-    with within():
-        while not text.endswith("1"):
-            try:
-                text = ws.help.inspect("own_rank", 3).text.splitlines()[1]
-            except NoHelp as error:
-                text = str(error)
-    with pytest.raises(NoHelp, match="no such rank is alive"):
-        ws.help.inspect("own_rank", 3, ranks=[0])
-
-
-@pytest.mark.slow
-@pytest.mark.promise
 def test_a_frozen_rank_costs_no_more_than_the_limit(breakable):
     ws = breakable
     pid = ws.topology().ranks[0].pid

@@ -13,7 +13,7 @@ from phalanx.workspace import Workspace
 LARGE = "np.zeros(40_000_000, np.uint8)"  # no socket takes that while nobody reads
 
 
-# Over tcp in the first tier: test_hosts.py, between two hosts.
+# Over tcp in the first tier: connection/test_hosts.py, between two hosts.
 @pytest.fixture(scope="module", params=deep_but(["any"], ["any", "tcp"]))
 def ranks(request):
     with Workspace.start(n=3, transport=request.param) as workspace:

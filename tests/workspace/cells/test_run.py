@@ -7,22 +7,14 @@ import itertools
 import os
 import signal
 import weakref
-from collections.abc import Sequence
 
 from phalanx.protocol import (
-    LetIn,
-    LineNeed,
-    RankLost,
-    RefuseInput,
     Step,
     StopReport,
-    TypedLine,
-    TypeLine,
 )
 from phalanx.workspace import Display, View
 from phalanx.workspace.cells import loop
 from phalanx.workspace.cells.cell import Cell
-from phalanx.workspace.cells.stopping import REACT_S, STEP_S
 from phalanx.workspace.output.events import (
     Clear,
     Ended,
@@ -33,28 +25,12 @@ from phalanx.workspace.output.events import (
 )
 from phalanx.workspace.output.printer import CellOutput
 
-NEED = LineNeed("cell", 0, "who? ", False, False)
-
-
-class FakePrompt:
-    def __init__(self, answers):
-        self.answers = answers
-        self.is_closed = False
-
-    def poll(self, timeout_s):
-        return (self.answers.pop(0),) if self.answers else None
-
-    def close(self):
-        self.is_closed = True
-
 
 class FakeView(View):
-    """Keeps what is shown and answers from a list."""
+    """Keeps what is shown."""
 
-    def __init__(self, answers: Sequence[str | None] = ()) -> None:
+    def __init__(self) -> None:
         self.shown: list[object] = []
-        self.questions: list[object] = []
-        self.answers = list(answers)
 
     def lines(self, stream, lines):
         self.shown += [(*ranks, stream, line) for ranks, line in lines]
@@ -65,13 +41,6 @@ class FakeView(View):
     def bars(self, bars):
         self.shown.append(dict(bars))
 
-    def ask(self, question):
-        self.questions.append((question.ranks, question.prompt))
-        self.shown.append("asked")
-        self.prompt = FakePrompt(self.answers[:1])
-        del self.answers[:1]
-        return self.prompt
-
     def notice(self, text):
         self.shown.append(text)
 
@@ -79,22 +48,13 @@ class FakeView(View):
 class FakeRanks:
     """Stands in for the root: reacts to orders as ranks would, and ends them."""
 
-    def __init__(self, cell: Cell, *, react: bool = True, held: StopReport | None = None) -> None:
+    def __init__(self, cell: Cell, *, held: StopReport | None = None) -> None:
         self.cell = cell
-        self.react = react
         self.held = held  # what they report when they are stopped; None: they stop at once
         self.sent: list[object] = []
 
     def order(self, ranks, order):
-        if isinstance(order, TypeLine):
-            self.sent.append(order.entry)
-            self.end(self.cell.ranks, None)
-        elif isinstance(order, RefuseInput):
-            self.sent.append(order.message)
-            self.end(self.cell.ranks, Failure("RuntimeError", order.message, ()))
-        elif isinstance(order, LetIn):
-            self.sent.append(("let in", ranks, order.steps))
-        elif order.hold_s:
+        if order.hold_s:
             self.hold(ranks)
         else:
             self.interrupt(ranks)
@@ -102,22 +62,18 @@ class FakeRanks:
     def hold(self, ranks):
         self.sent.append(("hold", ranks))
         if self.held is not None:
-            self.report(ranks, self.held)
-        elif self.react:
-            self.end(ranks, Failure("KeyboardInterrupt", "", ()))
+            for rank in ranks:
+                self.cell.events.put(RankNotice(rank, self.held))
+        else:
+            self.end(ranks)
 
     def interrupt(self, ranks):
         self.sent.append(("interrupt", ranks))
-        if self.react:
-            self.end(ranks, Failure("KeyboardInterrupt", "", ()))
+        self.end(ranks)
 
-    def end(self, ranks, failure):
+    def end(self, ranks):
         for rank in ranks:
-            self.cell.events.put(Ended(rank, failure))
-
-    def report(self, ranks, report):
-        for rank in ranks:
-            self.cell.events.put(RankNotice(rank, report))
+            self.cell.events.put(Ended(rank, Failure("KeyboardInterrupt", "", ())))
 
     def see(self, ranks, is_twice, take):
         take({})
@@ -152,42 +108,6 @@ def test_output_is_shown_in_lines_and_values_by_rank():
         (1, {"text/plain": "1"}),
     ]
     assert outcome.failures == {}
-
-
-def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
-    cell = start(2, Text(0, "stdout", "half"), *(RankNotice(rank, NEED) for rank in range(2)))
-    view, ranks = FakeView(["ann"]), FakeRanks(cell)
-    run_cell(cell, view, ranks)
-    assert view.questions == [((0, 1), "who? ")]
-    assert view.shown == [(0, "stdout", "half"), "asked"]
-    assert ranks.sent == [TypedLine("ann")]
-    assert view.prompt.is_closed
-
-
-def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
-    cell = start(1, RankNotice(0, NEED))
-    view = FakeView()
-
-    original = view.ask
-
-    def ask(question):
-        cell.events.put(RankLost(0, "host", "killed by signal 9 (SIGKILL)", "last words"))
-        return original(question)
-
-    view.ask = ask
-    outcome = run_cell(cell, view, FakeRanks(cell))
-    assert outcome.lost[0].reason == "killed by signal 9 (SIGKILL)"
-    assert view.prompt.is_closed
-    assert (0, "stderr", "last words") in view.shown
-
-
-def test_a_front_end_that_cannot_ask_frees_the_ranks():
-    cell = start(1, RankNotice(0, NEED))
-    ranks = FakeRanks(cell)
-    outcome = run_cell(cell, View(), ranks)
-    (message,) = ranks.sent
-    assert "nobody can answer 'who? '" in message
-    assert outcome.failures[0].ename == "RuntimeError"
 
 
 def test_what_ranks_printed_is_freed_with_the_result():
@@ -246,37 +166,6 @@ def test_a_second_ctrl_c_does_no_harm_where_all_are_held():
     before = Step(1, 0, -1, -1, 6)
     view = stop_twice(StopReport("held", (Step(1, 0, -1, -1, 5),), before, has_called=True))
     assert not any("variables may differ" in str(shown) for shown in view.shown)
-
-
-def test_ranks_that_come_to_no_operation_are_interrupted_and_named():
-    report = StopReport(
-        "stopped", (Step(1, 0, -1, -1, 5),), has_called=True, place="at cell line 3"
-    )
-    cell = start(2, StopRequest(), Text(1, "stdout", "go\n"))
-    view, ranks = FakeView(), FakeRanks(cell, held=StopReport("runs"))
-    interrupt = ranks.interrupt
-
-    def say_where(whom):
-        ranks.report(whom, report)
-        interrupt(whom)
-
-    ranks.interrupt = say_where
-    now = itertools.count(0.0, STEP_S / 4)
-    run_cell(cell, view, ranks, clock=lambda: next(now))
-    assert ranks.sent == [("hold", (0, 1)), ("interrupt", (0, 1))]
-    assert view.shown[-1] == (
-        "ranks 0-1 stopped at cell line 3: variables may differ; px.broadcast them before you go on"
-    )
-
-
-def test_ranks_that_do_not_react_are_named():
-    cell = start(2, Ended(0, None))
-    view, ranks = FakeView(), FakeRanks(cell, react=False)
-    now = itertools.count(0.0, REACT_S / 4)
-    outcome = run_cell(cell, view, ranks, timeout_s=1.0, clock=lambda: next(now))
-    assert outcome.has_timed_out
-    assert outcome.abandoned == (1,)
-    assert any("rank 1 does not react" in str(shown) for shown in view.shown)
 
 
 def test_equal_values_and_lines_are_shown_once():

@@ -11,7 +11,7 @@ import threading
 import msgspec
 import psutil
 import pytest
-from support.inside import ask_root, begin_cell_code, root_pid, root_pid_code
+from support.inside import ask_root, begin_cell_code, root_pid_code
 from support.programs.processes import wait_gone
 from support.promise import BOUND_S
 from support.ranks.cells import BackgroundCell, wait_busy
@@ -141,21 +141,6 @@ def test_detached_ranks_outlive_a_normal_end():
         assert process.wait(60) == 0
         with Workspace.attach() as ws:
             assert values(ws) == ["0", "10"]
-
-
-LINGER_S = 2.0  # by then somebody has come, also on a machine that is busy
-
-
-@pytest.mark.promise
-def test_the_clock_stops_when_somebody_comes():
-    ws = Workspace.start(n=1, linger=LINGER_S)
-    processes = family(psutil.Process(root_pid(ws)))
-    ws.detach()
-    with Workspace.attach(ws.name) as again:
-        # Longer than the linger time: what must not happen has no sign to wait for.
-        assert wait_gone(processes, LINGER_S + 0.5) == processes
-        assert [result.value for result in again.run("rank")] == ["0"]
-    assert wait_gone(processes, LINGER_S + BOUND_S) == []
 
 
 def test_ranks_that_no_cell_has_run_on_are_in_one_world():

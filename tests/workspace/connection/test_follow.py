@@ -11,6 +11,7 @@ import pytest
 from support.inside import root_pid
 from support.waiting import wait_until
 
+from phalanx.errors import DistributedError
 from phalanx.workspace.connection.root_client import ChangeWatch
 
 
@@ -66,3 +67,6 @@ def test_cells_deaths_and_the_end_are_told(own, gate):
     wait_until(lambda: told[-1] == ("dead", "idle"), "rank 0 is dead")
     os.kill(root_pid(own), signal.SIGKILL)
     wait_until(lambda: told[-1] is None, "the supervisor is gone")
+    with pytest.raises(DistributedError, match="is gone"):
+        own.run("1")
+    assert repr(own).endswith(", gone)")

@@ -34,7 +34,6 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.widgets import monitor, topology
 from phalanx.widgets.frames.rates import Rates
 from phalanx.workspace import Workspace
-from phalanx.workspace import bench as bench_module
 from phalanx.workspace.cells import loop
 
 
@@ -71,13 +70,6 @@ def test_the_status_has_each_ranks_memory_its_cell_and_for_how_long(ws, gate):
     assert {(info.cell, info.cell_s) for info in ws.topology().ranks} == {("", 0.0)}
 
 
-def test_ranks_of_the_other_host_have_a_supervisor_there(ws):
-    here, there = host_of(ws, 1), host_of(ws, 2)
-    assert host_of(ws, 0) == here != there == host_of(ws, 3)
-    assert here.pid == root_pid(ws)
-    assert "phalanx.supervisor host" in " ".join(there.cmdline())
-
-
 def test_functions_are_called_on_the_ranks_of_both_hosts(ws):
     numbers = list(range(ws.size))
     assert ws.gather("rank") == numbers
@@ -87,13 +79,6 @@ def test_functions_are_called_on_the_ranks_of_both_hosts(ws):
     assert client[:].apply_sync(str, 1) == ["1"] * ws.size
     tasks = client.load_balanced_view().map_sync(str, range(8), chunksize=1)
     assert sorted(tasks) == sorted(map(str, range(8)))
-
-
-def test_output_is_kept_where_the_rank_is(ws):
-    ws.run("for i in range(50): print(rank, 'line', i)")
-    assert ws.output(3).splitlines()[-2:] == ["3 line 48", "3 line 49"]
-    with pytest.raises(ValueError, match="rank"):
-        ws.output(4)
 
 
 def test_traces_of_all_hosts_come_with_their_clocks(ws):
@@ -115,15 +100,33 @@ def test_a_rank_whose_cell_is_over_is_named_across_hosts(ws, gone):
 
 
 @pytest.mark.parametrize("waiting", [1, 2])
-def test_a_message_that_nobody_will_send_is_found_across_hosts(ws, waiting):
-    with pytest.raises(CellError, match="rank 3 on b: ended its cell; recv #1 from rank 3"):
-        ws.run(f"px.recv((1,), np.float32, 3) if rank == {waiting} else None")
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("px.recv((1,), np.float32, 3)", "recv #1 from rank 3"),
+        ("px.send(np.zeros(40_000_000, np.uint8), 3)", "send #1 to rank 3"),
+        ("px.recv((1,), np.float32, part.size() - 1, group=part)", "recv #1 from rank 3 in the split"),
+    ],
+)  # fmt: skip
+def test_a_message_that_nobody_will_send_or_take_is_found_across_hosts(ws, waiting, call, what):
+    ws.run("part = world.split(0 if rank else None)")
+    with pytest.raises(CellError, match=f"rank 3 on b: ended its cell; {what}"):
+        ws.run(f"if rank == {waiting}: {call}")
 
 
-def test_ranks_of_two_hosts_that_disagree_are_told(ws):
-    with pytest.raises(CollectiveMismatch, match="all_sum #1"):
-        ws.run("px.all_sum(np.ones(3 if rank < 2 else 4))")
-    assert ws.run("px.all_sum(1)")[3].value == "4"
+@pytest.mark.parametrize("gone", [1, 3])
+def test_what_a_rank_that_has_ended_had_queued_is_waited_for_across_hosts(ws, gate, gone):
+    code = (
+        f"x = np.arange(100_000.)\nif rank == {gone}: work = px.all_sum(x, async_op=True)\n"
+        f"else:\n    if rank == 2: {gate.wait}\n    got = px.all_sum(x)"
+    )
+    with BackgroundCell(ws, code) as cell:
+        wait_idle(ws, gone)
+        wait_in(ws, "all_sum", 0)
+        gate.open()
+    assert cell.error is None
+    ws.run(f"if rank == {gone}: got = work.wait()")
+    assert [result.value for result in ws.run("(got == 4 * x).all().item()")] == ["True"] * 4
 
 
 @pytest.mark.promise
@@ -138,13 +141,6 @@ def test_ranks_of_two_hosts_that_wait_for_each_other_are_told(ws, call):
     ):
         ws.run(call)
     assert ws.run("px.all_sum(1)")[3].value == "4"
-
-
-def test_this_machine_is_to_hold_the_arrays_of_its_own_ranks(ws, monkeypatch):
-    monkeypatch.setattr(bench_module, "available_memory", lambda: 2 * 3 * 64)
-    assert [m.nbytes for m in ws.bench(begin=64, end=64, iterations=1)] == [64]
-    with pytest.raises(ValueError, match="^128 B on 2 ranks needs 384 B of memory per rank"):
-        ws.bench(begin=128, end=128)
 
 
 def test_the_limit_of_two_hosts_is_that_of_the_wire_and_measured_once(ws):
@@ -265,14 +261,6 @@ def test_a_host_that_is_lost_is_named_sampled_as_dead_and_started_anew(ws, numbe
     assert ws.run("kept", ranks=[1])[0].value == "1"
 
 
-def test_all_hosts_recover_together(ws):
-    code = (
-        "try:\n    px.all_sum(1) if rank != 3 else 1 / 0\nexcept Exception: pass\n"
-        "px.recover()\npx.all_sum(1)"
-    )
-    assert [result.value for result in ws.run(code)] == ["4"] * 4
-
-
 class Lines(logging.Handler):
     """The lines that were logged."""
 
@@ -300,13 +288,6 @@ def lone(tmp_path_factory, logged):
     remote = RemoteOptions(launcher="local", cwd=folder, env={"GIVEN": folder}, python=python)
     with start(remote=remote, hosts=(HostPlan("b", 1),), silence=SILENCE_S) as workspace:
         yield workspace
-
-
-def test_what_the_ranks_of_another_host_are_given(lone):
-    (result,) = lone.run("import os; print(os.getcwd(), os.environ['GIVEN']); px.all_sum(1)")
-    assert result.value == "1"
-    folder, given = lone.output(0).splitlines()[0].split()
-    assert folder == given
 
 
 def test_a_start_warns_in_one_line_of_versions_that_differ(lone, logged):

@@ -195,12 +195,6 @@ def test_restarts_leave_no_process_and_no_descriptor(ws):
 
 
 @deep
-def test_many_dying_ranks_leave_nothing_in_the_supervisor():
-    with Workspace.start(n=8) as ws:
-        check_deaths(ws)
-
-
-@deep
 def test_starts_leak_nothing():
     me = psutil.Process()
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import types
@@ -13,7 +11,7 @@ import types
 import numpy as np
 import psutil
 import pytest
-from support.inside import replace_step, root_pid, root_pid_code, root_process
+from support.inside import replace_step, root_pid
 from support.programs.processes import wait_gone
 from support.promise import BOUND_S, within
 from support.ranks.cells import BackgroundCell, wait_busy, wait_in
@@ -37,17 +35,6 @@ def n_descriptors() -> int:
 def test_every_rank_knows_who_it_is(ws):
     values = [result.value for result in ws.run("(rank, size, world.rank(), px.__name__)")]
     assert values == [f"({rank}, 3, {rank}, 'phalanx')" for rank in range(3)]
-
-
-def test_a_sum_over_all_ranks(ws):
-    (first, *others) = ws.run("px.all_sum(np.arange(4) + rank).tolist()")
-    assert first.value == str([3, 6, 9, 12])
-    assert {other.value for other in others} == {first.value}
-
-
-def test_variables_stay_between_cells(ws):
-    ws.run("kept = rank * 10")
-    assert [result.value for result in ws.run("kept", ranks=[2, 0])] == ["0", "20"]
 
 
 def test_values_travel_both_ways(ws):
@@ -177,17 +164,6 @@ def test_a_cells_values_come_with_their_texts(ws):
     assert isinstance(ws.run("rank", values=False)[0].object, DistributedError)
 
 
-def test_values_that_are_not_there(ws):
-    with pytest.raises(NameError, match="nowhere"):
-        ws.pull("nowhere")
-    with pytest.raises(ValueError, match="'a b' is not the name"):
-        ws.pull("a b")
-    with pytest.raises(ValueError, match="'class' is not the name"):
-        ws.push({"class": 1})
-    with pytest.raises(ValueError, match="there is no rank 3"):
-        ws.pull("rank", ranks=3)
-
-
 def test_a_cell_that_cannot_be_sent_is_refused_and_the_next_one_runs(ws):
     with pytest.raises(ValueError, match=r"the code of a cell has half a character, '\\ud800'"):
         ws.run('x = "\ud800"')
@@ -225,12 +201,6 @@ def test_a_cell_whose_leave_was_not_heard_is_taken_back(ws, monkeypatch):
         with pytest.raises(DistributedError, match="waited too long"):
             ws.run("1")
     assert [result.value for result in ws.run("rank")] == ["0", "1", "2"]
-
-
-def test_errors_of_ranks_come_together(ws):
-    with pytest.raises(CellError) as caught:
-        ws.run("if rank != 1: 1 / 0")
-    assert str(caught.value) == "ranks 0,2: ZeroDivisionError: division by zero"
 
 
 def test_a_mismatch_raises_on_all_ranks_and_the_next_cell_runs(ws):
@@ -273,46 +243,6 @@ def test_a_connection_that_breaks_is_told_at_once_and_attached_to_anew(own):
         again.stop()
 
 
-def test_a_time_limit_stops_the_ranks_in_a_collective(ws):
-    with pytest.raises(TimeoutError, match="longer than 0.5 s"):
-        ws.run("if rank != 1: px.all_sum(1)\nelse:\n  import time\n  time.sleep(60)", timeout=0.5)
-    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
-
-
-def test_await_at_top_level(ws):
-    code = "import asyncio\nawait asyncio.sleep(0)\nrank"
-    assert [result.value for result in ws.run(code)] == ["0", "1", "2"]
-
-
-def test_an_interrupt_from_another_thread_stops_the_cell(ws):
-    with BackgroundCell(ws, "import time\nwhile True: time.sleep(0.01)") as cell:
-        wait_busy(ws)
-        ws.interrupt()
-    assert isinstance(cell.error, CellError)
-    failures = cell.error.failures
-    assert {rank: failure[0] for rank, failure in failures.items()} == dict.fromkeys(
-        range(3), "KeyboardInterrupt"
-    )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda ws: ws.run("1", ranks=[7]), "there is no rank 7: the ranks are 0 to 2"),
-        (lambda ws: ws.run("1", ranks=[]), "no ranks to run on"),
-        (lambda ws: Workspace.start(n=0), "must be a whole number, 1 or more"),
-        (lambda ws: Workspace.start(n="two"), "must be a whole number, 1 or more"),
-        (lambda ws: Workspace.start(linger=-1), "linger is -1"),
-        (lambda ws: Workspace.start(heartbeat_timeout=0), "heartbeat_timeout is 0"),
-        (lambda ws: Workspace.start(transport="rdma"), "transport is 'rdma'"),
-    ],
-)
-def test_mistakes_are_one_line(ws, call, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        call(ws)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.promise
 def test_a_killed_rank_is_named_and_frees_the_others(breakable):
     ws = breakable
@@ -332,29 +262,6 @@ def test_a_killed_rank_is_named_and_frees_the_others(breakable):
     assert ws.pull("rank") == [0, 2]
     with pytest.raises(RankFailure, match="rank 1 .*SIGKILL"):
         ws.pull("rank", ranks=1)
-
-
-def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(breakable, tmp_path):
-    ws = breakable
-    pid = ws.topology().ranks[1].pid
-    os.kill(pid, signal.SIGSTOP)
-    # Ranks 0 and 2 begin together: the time limit of one must not end before the other has come.
-    code = (
-        f"import pathlib, time\nhere = pathlib.Path({str(tmp_path)!r})\n"
-        "(here / f'in{rank}').touch()\n"
-        "while not ((here / 'in0').exists() and (here / 'in2').exists()): time.sleep(0.001)\n"
-        "try: px.all_sum(1, timeout=0.5)\nfinally: (here / f'out{rank}').touch()"
-    )
-    with BackgroundCell(ws, code) as cell:
-        freed = {tmp_path / "out0", tmp_path / "out2"}
-        wait_until(lambda: freed <= set(tmp_path.iterdir()), "ranks 0 and 2 are out of it")
-        os.kill(pid, signal.SIGCONT)
-    assert isinstance(cell.error, CellError)
-    for rank in (0, 2):
-        name, text, _ = cell.error.failures[rank]
-        assert name == "CollectiveTimeout"
-        assert "missing: rank 1" in text
-    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
 
 
 @pytest.mark.promise
@@ -393,44 +300,6 @@ def test_a_rank_that_is_told_to_end_ends_by_itself_and_a_start_leaks_nothing(ws,
     assert {path.name for path in tmp_path.iterdir()} == {"atexit", "kept", "left"}
     assert (tmp_path / "kept").read_text() == "text"
     wait_until(lambda: held() == before, f"{before} descriptors and threads")
-
-
-@pytest.mark.promise
-@pytest.mark.parametrize("victim", ["root", "controller"])
-def test_a_killed_part_takes_the_rest_with_it(own, victim):
-    processes = processes_of(root_pid(own))
-    by_name = {"root": processes[0]}
-    by_name["controller"] = next(p for p in processes if "controller" in " ".join(p.cmdline()))
-    by_name[victim].kill()
-    # The root is our own child: reap it, as a workspace that stops does.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        root_process(own).wait(BOUND_S)
-    assert wait_gone(processes, BOUND_S) == []
-    with pytest.raises(DistributedError, match="is gone"):
-        own.run("1")
-    assert repr(own).endswith(", gone)")
-
-
-CLIENT = f"""
-import sys
-from phalanx.workspace import Workspace
-ws = Workspace.start(n=2, linger=float(sys.argv[1]))
-print({root_pid_code("ws")}, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.promise
-@pytest.mark.parametrize("linger_s", [0.0, 0.3])  # test_attach.py holds that they do linger
-def test_a_killed_client_leaves_nothing_after_its_linger(linger_s):
-    with subprocess.Popen(
-        [sys.executable, "-c", CLIENT, str(linger_s)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as client:
-        processes = processes_of(int(client.stdout.readline()))
-        client.kill()
-    assert wait_gone(processes, linger_s + BOUND_S) == []
 
 
 def test_a_root_that_is_killed_as_it_starts_is_told_of_and_leaves_its_name_free(

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import psutil
 import pytest
@@ -162,21 +161,6 @@ def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
     ws, view = come()  # once is enough
     with ws:
         assert view.texts == []
-        ws.stop()
-
-
-@pytest.mark.usefixtures("_folder")
-def test_a_rank_that_is_dead_is_told_of_with_the_time():
-    left_by("import os\nos.kill(ws.topology().ranks[1].pid, 9)")
-    wait_until(lambda: rank_1().state == "dead", "rank 1 is dead")
-    ws, view = come()
-    with ws:
-        (line,) = view.texts
-        minutes = {time.strftime("%H:%M", time.localtime(time.time() - ago)) for ago in range(120)}
-        assert line.startswith(tuple(f"rank 1 died at {minute}" for minute in minutes))
-        assert line.endswith("(killed by signal 9 (SIGKILL)); `%distributed restart 1` replaces it")
-        assert ws.restart() == (1,)
-        assert_sound(ws)
         ws.stop()
 
 

@@ -239,15 +239,6 @@ def test_names_are_not_copied_while_the_world_cannot_stand(breakable, notices):
     assert_sound(ws)
 
 
-def test_a_missing_name_is_told_without_frames_of_others(ws):
-    with pytest.raises(NameError, match="name 'nowhere' is not defined") as caught:
-        ws.pull("nowhere")
-    assert caught.value._render_traceback_() == [
-        "ranks 0-2:",
-        "NameError: name 'nowhere' is not defined",
-    ]
-
-
 def test_a_stop_ends_the_wait_for_a_new_rank_that_does_not_answer(breakable):
     ws = breakable
     root_client(ws).restart((1,), force=True)

@@ -98,34 +98,6 @@ def test_a_new_rank_that_dies_while_it_starts_is_named_and_may_be_tried_again(ws
     assert_sound(ws)
 
 
-def test_a_rank_that_dies_in_an_operation_is_replaced(ws):
-    with pytest.raises(RankFailure, match="rank 1"):
-        ws.run("import os\nif rank == 1: os.kill(os.getpid(), 9)\npx.all_sum(np.ones(1 << 20))")
-    assert ws.restart() == (1,)
-    assert_sound(ws)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ranks": 2}, "rank 2 is alive; --force replaces it"),
-        ({"ranks": [1, 2]}, "ranks 1-2 are alive; --force replaces them"),
-        ({"all": True}, "ranks 0-3 are alive"),
-        ({}, "no rank is dead; to replace one that is alive, name it with --force"),
-        ({"ranks": 9}, "there is no rank 9: the ranks are 0 to 3"),
-        ({"ranks": 1, "copy_from": 1}, "rank 1 is to be replaced itself"),
-        ({"ranks": 1, "copy_from": 7}, "there is no rank 7"),
-    ],
-)
-def test_what_cannot_be_restarted_is_said_and_nothing_is_lost(ws, options, words):
-    ws.run("kept = rank")
-    before = pids(ws)
-    with pytest.raises((DistributedError, ValueError), match=words):
-        ws.restart(**options)
-    assert pids(ws) == before
-    assert values(ws, "kept") == ["0", "1", "2", "3"]
-
-
 # A thread that might answer the others keeps the wait from being one for each other.
 RECV = (
     "import threading, time\n"
@@ -193,14 +165,6 @@ def test_splits_of_survivors_stand_and_those_of_the_replaced_are_named_and_made_
         "[0, 2]",
         "[1, 3]",
     ]
-
-
-def test_the_notice_of_a_death_says_what_replaces_the_rank(ws, notices):
-    with pytest.raises(RankFailure):
-        ws.run("import os\nif rank == 2: os.kill(os.getpid(), 9)\npx.all_sum(1)")
-    expected = "rank 2 was killed by signal 9 (SIGKILL); `%distributed restart 2` replaces it"
-    assert expected in notices
-    ws.restart()
 
 
 def test_a_second_request_waits_for_the_restart_under_way(ws, notices):

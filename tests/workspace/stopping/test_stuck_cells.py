@@ -1,4 +1,4 @@
-"""Cells that cannot go on: frozen ranks, operations that never complete, cells that never began."""
+"""Cells that cannot go on: operations that never complete, cells that never began."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import pytest
 from support.inside import replace_step
 from support.programs.restarting import Notices, kill
-from support.promise import PATIENCE_S, SILENCE_S, after_silence_s, check, within
+from support.promise import PATIENCE_S, within
 from support.ranks.cells import BackgroundCell, wait_busy, wait_idle
 from support.runs.tiers import deep, deep_but
 from support.waiting import wait_until
@@ -20,33 +20,9 @@ from phalanx.workspace import Workspace
 
 @pytest.fixture(scope="module", params=deep_but(["any"], ["any", "tcp"]))
 def ws(request):
-    """Three ranks that the tests of this file share, and that a silence makes missed soon."""
-    with Workspace.start(n=3, silence=SILENCE_S, transport=request.param) as workspace:
+    """Three ranks that the tests of this file share."""
+    with Workspace.start(n=3, transport=request.param) as workspace:
         yield workspace
-
-
-@pytest.mark.promise
-def test_a_frozen_rank_is_named_after_the_silence_limit(breakable, tmp_path):
-    ws = breakable
-    pid = ws.topology().ranks[1].pid
-    os.kill(pid, signal.SIGSTOP)
-    code = (
-        "import pathlib, time; begin = time.monotonic()\ntry: px.all_sum(1)\nfinally:\n"
-        "    took = time.monotonic() - begin\n"
-        f"    pathlib.Path({str(tmp_path)!r}, str(rank)).touch()"
-    )
-    with BackgroundCell(ws, code) as cell:
-        freed = {tmp_path / "0", tmp_path / "2"}
-        wait_until(lambda: freed <= set(tmp_path.iterdir()), "ranks 0 and 2 are freed")
-        os.kill(pid, signal.SIGCONT)
-    assert isinstance(cell.error, CellError)
-    for rank in (0, 2):
-        ename, evalue, _ = cell.error.failures[rank]
-        assert ename == "RankFailure"
-        assert "rank 1" in evalue
-        assert "frozen" in evalue
-    check(max(ws.pull("took", ranks=[0, 2])), after_silence_s(SILENCE_S))
-    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
 
 
 @pytest.mark.promise

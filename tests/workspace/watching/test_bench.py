@@ -229,21 +229,6 @@ def test_a_cell_that_comes_meanwhile_hears_of_the_sweep(ws):
     assert len(list(measurements)) < 23  # the sweep was under way
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"begin": 1, "end": 1 << 60}, (r"1 EiB on 2 ranks needs 3 EiB of memory per rank, 6 EiB in all; this "
-                           r"machine has [\d.]+ GiB free; the largest size that fits is \d+M")),
-        ({"op": "all_som"}, "did you mean all_sum"),
-        ({"begin": 9, "end": 8}, "is empty"),
-        ({"factor": 1}, "must be 2 or more"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_sense_is_told_at_once(ws, options, words):
-    with pytest.raises(ValueError, match=words):
-        ws.bench(**options)
-
-
 def test_ranks_of_other_hosts_need_no_memory_of_this_one(monkeypatch):
     monkeypatch.setattr(bench_module, "available_memory", lambda: 4 << 30)
     bench = bench_module.BandwidthBench(64, lambda: None, lambda: make_world(8, 8))

@@ -1,18 +1,15 @@
-"""Links that are measured: how far it is, stopped, and forgotten where a rank is another process."""
+"""Links that are measured: how far it is, and forgotten where a rank is another process.
+
+A measurement is stopped in widgets/live/test_live_links.py.
+"""
 
 from __future__ import annotations
 
 import re
-import signal
-import threading
 
-import psutil
 import pytest
-from support.programs.restarting import pids, values
-from support.promise import PATIENCE_S
-from support.waiting import wait_until
+from support.programs.restarting import values
 
-from phalanx.errors import CellError
 from phalanx.workspace import Workspace
 
 
@@ -57,29 +54,3 @@ def test_how_far_it_is_is_told(ws):
     assert ws.links_progress is None
     ws._links._note = keep
     ws.run("phalanx.rank.output._TELL_S = told_s")
-
-
-def test_it_is_stopped_from_another_thread(ws):
-    errors: list[BaseException] = []
-    before = ws.measured_links
-
-    def measure():
-        try:
-            ws.measure_links()
-        except (CellError, KeyboardInterrupt) as error:
-            errors.append(error)
-
-    frozen = psutil.Process(pids(ws)[3])
-    frozen.send_signal(signal.SIGSTOP)  # or it would be over before anybody could stop it
-    thread = threading.Thread(target=measure)
-    thread.start()
-    try:
-        wait_until(lambda: ws.links_progress is not None, "the measuring has begun")
-        assert ws.links_progress.text == "0 of 6 links"
-        ws.interrupt()
-    finally:
-        frozen.send_signal(signal.SIGCONT)
-    thread.join(PATIENCE_S)
-    assert len(errors) == 1
-    assert (ws.links_progress, ws.measured_links) == (None, before)
-    assert len(ws.measure_links()) == 6
