@@ -88,17 +88,10 @@ class MonitorFrameBuilder:
     ----------
     number_of : callable
         Returns the number of the notebook's cell that ran at a time (ns); 0 for none.
-    why_none : callable
-        Says why there is no sample between two times (ns); the third argument is the present.
     """
 
-    def __init__(
-        self,
-        number_of: Callable[[int], int] = lambda _ns: 0,
-        why_none: Callable[[int, int, int], str] = lambda *_ns: NOBODY_LOOKED,
-    ) -> None:
+    def __init__(self, number_of: Callable[[int], int] = lambda _ns: 0) -> None:
         self._number_of = number_of
-        self._why_none = why_none
         self._seen_ns = 0
         self._rates = Rates()
         self._missed = self._dropped = 0
@@ -108,8 +101,11 @@ class MonitorFrameBuilder:
         """Return the number of the last sample taken, or 0."""
         return self._rates.number
 
-    def take(self, view: SampleView) -> MonitorFrame | None:
-        """Return a frame of new samples, or None without any."""
+    def take(self, view: SampleView, why_none: str = SUPERVISOR_BUSY) -> MonitorFrame | None:
+        """Return a frame of new samples, or None without any.
+
+        ``why_none`` says why samples may be missing since the last call.
+        """
         if not view.samples:
             return None
         self._dropped += view.dropped
@@ -148,13 +144,12 @@ class MonitorFrameBuilder:
             dropped=self._dropped,
             unsure=sum(sample.unsure for sample in recent),
             unsure_ms=max(sample.unsure_ns for sample in recent) / 1e6,
-            gaps=tuple(self._gaps(view.samples)),
+            gaps=tuple(self._gaps(view.samples, why_none)),
         )
 
-    def _gaps(self, samples: Sequence[Samples]) -> Iterable[GapFrame]:
+    def _gaps(self, samples: Sequence[Samples], why: str) -> Iterable[GapFrame]:
         for sample in samples:
             if self._seen_ns and sample.now_ns > self._seen_ns + GAP_NS:
-                why = self._why_none(self._seen_ns, sample.now_ns, samples[-1].now_ns)
                 yield GapFrame(self._seen_ns / 1e6, sample.now_ns / 1e6, why)
             self._seen_ns = sample.now_ns
 

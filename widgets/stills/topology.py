@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from phalanx.protocol import HostInfo, LinkInfo, LinkMeasurement, RankInfo, WorldTopology
+from phalanx.protocol import (
+    HostInfo,
+    LinkInfo,
+    LinkMeasurement,
+    RankInfo,
+    WorldTopology,
+    format_ranks,
+)
 
 from ..frames.links import LinkFrame, judge
 from ..frames.rates import LinkRate, UseFrame, say_use
@@ -18,7 +25,6 @@ from ..text.world import (
     count,
     describe,
     headline,
-    ranges,
     say_rate,
     state_of,
     wires,
@@ -170,7 +176,7 @@ class _HostBox:
         top = y + _HEAD
         if self.arenas:
             rect(g, x + _PAD, top, self.w - 2 * _PAD, self.inner_h, class_="px-arena", rx=7)
-            shared = "; ".join(ranges(a) for a in self.arenas)
+            shared = "; ".join(format_ranks(a) for a in self.arenas)
             said = f"arena: memory that ranks {shared} share"
             text(
                 g,

