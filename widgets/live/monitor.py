@@ -79,7 +79,7 @@ class Monitor(LiveWidget):
         self._why_none = SUPERVISOR_BUSY  # why there is no sample since the last one
         self._came_s = self._polled_s = time.monotonic()
         self._seen = self._workspace.topology()
-        self._last = MonitorFrame("live", "", 0.0, 0, time.time(), self._seen.epoch)
+        self._last = MonitorFrame("live", "", 0.0, 0, self._seen.epoch)
         self._still = monitor(self._workspace.trace(), self._seen)
 
     @property
@@ -104,9 +104,7 @@ class Monitor(LiveWidget):
             self._kept.clear()
             self._kept_nbytes = 0
             world = self._last.world + 1
-            self._show_frame(
-                MonitorFrame("live", "", 0.0, 0, time.time(), found.epoch, world=world)
-            )
+            self._show_frame(MonitorFrame("live", "", 0.0, 0, found.epoch, world=world))
         else:
             self._show_frame(msgspec.structs.replace(self._last, status="live", why="", spans=()))
         self._seen = found

@@ -82,10 +82,15 @@ def headline(t: WorldTopology) -> str:
     return f"{count(t.size, 'rank')} on {count(len(t.hosts), 'host')}, {stands}"
 
 
+def address(host: HostInfo) -> str:
+    """Return a host's address and network card, if known."""
+    return f"{host.address} on {host.device}" if host.device else host.address
+
+
 def address_and_cores(host: HostInfo) -> str:
     """Describe a host's address, network card and cores, if known."""
-    address = f"{host.address} on {host.device}" if host.device else host.address
-    return " · ".join(filter(None, (address, count(host.cores, "core") if host.cores else "")))
+    cores = count(host.cores, "core") if host.cores else ""
+    return " · ".join(filter(None, (address(host), cores)))
 
 
 def arenas(t: WorldTopology) -> dict[int, list[set[int]]]:

@@ -3,7 +3,7 @@
 import { Disposables, el, set_attributes, set_text, svg, TabStop } from "../shared/dom";
 import { age, count, ranges, rate, size } from "../shared/words";
 import { draw_curves, type Box } from "./links";
-import { age_s, doing, load, matches, moves_alike, spoken, STATES, where, type Frame, type World } from "./state";
+import { age_s, doing, matches, moves_alike, spoken, STATES, type Frame, type World } from "./state";
 
 interface Tile {
   button: HTMLButtonElement;
@@ -60,8 +60,8 @@ export class Tiles {
             "header",
             {},
             el("strong", {}, host.name),
-            el("span", {}, where(host)),
-            el("span", {}, load(host.cores, ranks.length)),
+            el("span", {}, host.where),
+            el("span", {}, host.load),
           ),
           inner,
         ),
