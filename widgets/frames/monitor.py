@@ -169,7 +169,7 @@ def named_late(late: Iterable[LateRank]) -> list[LateRank]:
 
 
 def say_unsure(unsure: int, compared: int, unsure_ns: int) -> list[str]:
-    """Say that the last rank is unknown for most of the collectives; none if it is known."""
+    """Say that the last rank is mostly unknown; empty if known."""
     if 2 * unsure <= compared:
         return []
     which = f"who came last to {unsure} of {count(compared, 'collective')}"

@@ -42,7 +42,7 @@ MOST_QUESTIONS = 8  # at the same time: a view sends one at a time, and there ar
 
 
 class LiveWidget(anywidget.AnyWidget):
-    """A widget that polls a workspace while a view of it is visible.
+    """A widget that polls a workspace while a view is visible.
 
     Subclasses name their bundle in ``_esm`` and ``_css``. Browser messages may come on any thread,
     so they are only noted here. `tick` runs on the ticker's thread, each `answer` on a new thread.
@@ -273,7 +273,7 @@ class LiveWidget(anywidget.AnyWidget):
 
     @property
     def _may_have_views(self) -> bool:
-        """Whether a page may have a view; true until the first message comes."""
+        """Whether a page may have a view; true before the first message."""
         return bool(self._views) or not self._has_had_views
 
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:

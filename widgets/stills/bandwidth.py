@@ -225,9 +225,10 @@ def _stroke(s: _Series) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What a panel shows of measurements and of a `model_curve`.
+    """The quantity of a panel.
 
-    ``value`` returns a measurement's value and the end of its whisker.
+    ``value`` returns a measurement's value and the end of its whisker; ``column`` is the place in
+    the rows of a `model_curve`.
     """
 
     name: str

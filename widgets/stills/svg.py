@@ -147,7 +147,7 @@ def text(
     anchor: str | None = None,
     **attributes: str | float,
 ) -> None:
-    """Write one line of text, cut to ``room`` pixels; ``kind`` is its class."""
+    """Write one line, cut to ``room`` pixels; ``kind`` is its class."""
     its = {"x": x, "y": y, "font_size": size, "class": kind, **attributes, "text_anchor": anchor}
     _add(parent, "text", its).text = fit(words, room, size)
 

@@ -165,7 +165,10 @@ def sweep_model(run: SweepRun) -> dict[str, Any]:
 
 
 def model_curve(points: Sequence[Measurement]) -> tuple[tuple[float, float, float], ...]:
-    """Return the fitted cost model as a curve: bytes, bus bandwidth (GB/s), time (µs)."""
+    """Return the fitted model as a curve.
+
+    Each row has bytes, bus bandwidth in GB/s and time in µs.
+    """
     fit = fit_measurements(points)
     if fit is None:
         return ()
