@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .frames.bandwidth import Asked, SweepRequest
 from .frames.rates import uses_of
 from .stills.bandwidth import bandwidth
 from .stills.monitor import monitor
+from .stills.plan import planned
 from .stills.svg import StillPicture
 from .stills.topology import Observations, topology
 from .stills.topology import Observations as Seen  # the name until 2026-11
@@ -24,16 +26,13 @@ from .text.tables import (
     sweep_model,
     sweep_words,
     table,
-    table_html,
 )
 
 if TYPE_CHECKING:
-    from .frames.bandwidth import Asked, SweepRequest
     from .live.bandwidth import Bandwidth
     from .live.monitor import Monitor
     from .live.topology import Topology
     from .live.widget import keep_stills
-    from .stills.plan import planned
 
 __all__ = [
     "HEADER",
@@ -56,24 +55,20 @@ __all__ = [
     "sweep_model",
     "sweep_words",
     "table",
-    "table_html",
     "topology",
     "uses_of",
 ]
 
 _LATER = {
-    "Asked": "frames.bandwidth",
     "Bandwidth": "live.bandwidth",
     "Monitor": "live.monitor",
-    "SweepRequest": "frames.bandwidth",
     "Topology": "live.topology",
-    "planned": "stills.plan",
     "keep_stills": "live.widget",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load names lazily: live widgets, and pictures that need other packages."""
+    """Load live widgets when they are first named."""
     if name not in _LATER:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg, name=name, obj=None)

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from phalanx.distributed.bench import DTYPES, OPERATIONS, busbw_factor
+from phalanx.distributed.bench import DTYPES, OPERATIONS
 from phalanx.protocol import Limit, Measurement, SweepProgress, SweepRun
 
-from ..text.tables import sweep_model, sweep_words, unsized_words, wrong_words
-from ..text.world import clean, cleaned
+from ..text.tables import model_curve, sweep_model, sweep_words, unsized_words, wrong_words
+from ..text.world import clean, cleaned, count
 from . import WidgetFrame
 
 MOST_EARLIER = 4  # a person cannot tell more lines apart
@@ -42,8 +42,7 @@ Asked = SweepRequest  # its public name until 2026-11
 class BandwidthFrame(WidgetFrame, frozen=True):
     """All data that a page shows.
 
-    ``fit`` and ``changes`` are those of `sweep_model`; the fit also has the bus bandwidth's
-    ``factor``.
+    ``fit`` is the `model_curve`, ``changes`` are those of `sweep_model`.
     """
 
     state: str
@@ -56,7 +55,7 @@ class BandwidthFrame(WidgetFrame, frozen=True):
     run: _Run | None
     earlier: tuple[_Run, ...]
     limits: tuple[Limit, ...]
-    fit: dict[str, Any] | None
+    fit: tuple[tuple[float, float, float], ...]
     changes: list[dict[str, Any]]
     words: tuple[str, ...]
     ops: tuple[str, ...] = OPERATIONS
@@ -69,9 +68,12 @@ def name_of(run: SweepRun, *, has_time: bool = True) -> str:
     With ``has_time``, the time of day of the start is added.
     """
     transports = "+".join(sorted({m.transport for m in run.points}))
-    ranks = f"{run.ranks} rank{'' if run.ranks == 1 else 's'}"
     when = run.started[11:19] if has_time else ""
-    return " · ".join(clean(part) for part in (run.op, transports, run.dtype, ranks, when) if part)
+    return " · ".join(
+        clean(part)
+        for part in (run.op, transports, run.dtype, count(run.ranks, "rank"), when)
+        if part
+    )
 
 
 def frame_of(
@@ -104,9 +106,6 @@ def frame_of(
     run = None if run is None else _cleaned(run)
     points = () if run is None else run.points
     limits = () if run is None else run.limits
-    model: dict[str, Any] = {"fit": None, "changes": []} if run is None else sweep_model(run)
-    if run is not None and model["fit"] is not None:
-        model["fit"]["factor"] = busbw_factor(run.op, run.ranks)
     words = [unsized_words(m, m.op) for m in points if m.nbytes == 0]
     n_wrong = sum(m.n_wrong for m in points)
     if n_wrong:
@@ -128,8 +127,8 @@ def frame_of(
         run=None if run is None else _Run(name_of(run), run.points),
         earlier=tuple(_Run(name_of(one), _cleaned(one).points) for one in same[-MOST_EARLIER:]),
         limits=tuple(limit for limit in limits if limit.gbs > 0),  # else described in words
-        fit=model["fit"],
-        changes=model["changes"],
+        fit=model_curve(points),
+        changes=[] if run is None else sweep_model(run)["changes"],
         words=(*sweep_words(points, limits), *words),
         now=now,
     )

@@ -14,13 +14,14 @@ import msgspec
 from phalanx.protocol import LateRank, RankSample, Samples, Span, Waiting
 from phalanx.workspace import SampleView
 
-from ..text.world import clean, cleaned
+from ..text.world import clean, cleaned, count, say_ms
 from . import WidgetFrame
 from .rates import LinkRate, RankRate, Rates
 
 KERNEL_BUSY = "this kernel was busy"
 NOBODY_LOOKED = "nobody looked"
 SUPERVISOR_BUSY = "the supervisor was busy"
+LEAST_LATE_NS = 1_000_000  # less is not worth a word
 GAP_NS = 2_000_000_000  # longer than this between samples is a gap; they come three times a second
 
 
@@ -59,24 +60,20 @@ class MonitorFrame(WidgetFrame, frozen=True):
 
     ``missed`` and ``dropped`` are the total numbers of operations and samples that were lost.
     ``world`` counts the groups of ranks that the widget has shown: data of an earlier group do not
-    belong to these ranks. For ``unsure`` of the ``compared`` collectives, the last rank is unknown,
-    because the hosts' clocks differ by up to ``unsure_ms``. ``spans`` have their rank beside them.
+    belong to these ranks. ``late`` names the ranks that delayed the others lately. ``spans`` have
+    their rank beside them.
     """
 
     number: int
-    time: float
     epoch: int
     ranks: tuple[RankNow, ...] = ()
     spans: tuple[tuple[int, Span], ...] = ()
     cells: tuple[CellFrame, ...] = ()
     links: tuple[LinkRate, ...] = ()
-    compared: int = 0
-    late: tuple[LateRank, ...] = ()
+    late: tuple[str, ...] = ()
     waits: tuple[Waiting, ...] = ()
     missed: int = 0
     dropped: int = 0
-    unsure: int = 0
-    unsure_ms: float = 0.0
     gaps: tuple[GapFrame, ...] = ()
     world: int = 0
 
@@ -88,17 +85,10 @@ class MonitorFrameBuilder:
     ----------
     number_of : callable
         Returns the number of the notebook's cell that ran at a time (ns); 0 for none.
-    why_none : callable
-        Says why there is no sample between two times (ns); the third argument is the present.
     """
 
-    def __init__(
-        self,
-        number_of: Callable[[int], int] = lambda _ns: 0,
-        why_none: Callable[[int, int, int], str] = lambda *_ns: NOBODY_LOOKED,
-    ) -> None:
+    def __init__(self, number_of: Callable[[int], int] = lambda _ns: 0) -> None:
         self._number_of = number_of
-        self._why_none = why_none
         self._seen_ns = 0
         self._rates = Rates()
         self._missed = self._dropped = 0
@@ -108,8 +98,11 @@ class MonitorFrameBuilder:
         """Return the number of the last sample taken, or 0."""
         return self._rates.number
 
-    def take(self, view: SampleView) -> MonitorFrame | None:
-        """Return a frame of new samples, or None without any."""
+    def take(self, view: SampleView, why_none: str = SUPERVISOR_BUSY) -> MonitorFrame | None:
+        """Return a frame of new samples, or None without any.
+
+        ``why_none`` says why samples may be missing since the last call.
+        """
         if not view.samples:
             return None
         self._dropped += view.dropped
@@ -132,7 +125,6 @@ class MonitorFrameBuilder:
             why="",
             number=newest.number,
             now=newest.now_ns / 1e6,
-            time=newest.time,
             epoch=newest.epoch,
             ranks=tuple(
                 _rank(its, rate, its.rank in view.waiting)
@@ -141,20 +133,16 @@ class MonitorFrameBuilder:
             spans=tuple(spans.values()),
             cells=tuple(self._cells(newest)),
             links=self._rates.links(),
-            compared=sum(sample.compared for sample in recent),
-            late=_late(recent),
+            late=_say_late(recent),
             waits=tuple(map(cleaned, newest.waits)),
             missed=self._missed,
             dropped=self._dropped,
-            unsure=sum(sample.unsure for sample in recent),
-            unsure_ms=max(sample.unsure_ns for sample in recent) / 1e6,
-            gaps=tuple(self._gaps(view.samples)),
+            gaps=tuple(self._gaps(view.samples, why_none)),
         )
 
-    def _gaps(self, samples: Sequence[Samples]) -> Iterable[GapFrame]:
+    def _gaps(self, samples: Sequence[Samples], why: str) -> Iterable[GapFrame]:
         for sample in samples:
             if self._seen_ns and sample.now_ns > self._seen_ns + GAP_NS:
-                why = self._why_none(self._seen_ns, sample.now_ns, samples[-1].now_ns)
                 yield GapFrame(self._seen_ns / 1e6, sample.now_ns / 1e6, why)
             self._seen_ns = sample.now_ns
 
@@ -171,7 +159,24 @@ def _rank(now: RankSample, rate: RankRate, is_asking: bool) -> RankNow:
     return RankNow(state, clean(now.detail), now.pid, rate)
 
 
-def _late(recent: Iterable[Samples]) -> tuple[LateRank, ...]:
+def named_late(late: Iterable[LateRank]) -> list[LateRank]:
+    """Return the three ranks that delayed the others most, the worst first.
+
+    Ranks that delayed them much less than the worst came last by chance.
+    """
+    worst_first = sorted(late, key=lambda its: -its.late_ns)
+    return [its for its in worst_first[:3] if 5 * its.late_ns >= worst_first[0].late_ns]
+
+
+def say_unsure(unsure: int, compared: int, unsure_ns: int) -> list[str]:
+    """Say that the last rank is mostly unknown; empty if known."""
+    if 2 * unsure <= compared:
+        return []
+    which = f"who came last to {unsure} of {count(compared, 'collective')}"
+    return [f"{which} is within the uncertainty of the hosts' clocks ({say_ms(unsure_ns / 1e6)})"]
+
+
+def _say_late(recent: Iterable[Samples]) -> tuple[str, ...]:
     sums: dict[int, LateRank] = {}
     for its in (late for sample in recent for late in sample.late):
         before = sums.get(its.rank, LateRank(its.rank, 0, 0, 0))
@@ -181,5 +186,13 @@ def _late(recent: Iterable[Samples]) -> tuple[LateRank, ...]:
             before.late_ns + its.late_ns,
             max(before.worst_ns, its.worst_ns),
         )
-    # The rank that delayed the others most comes first.
-    return tuple(sorted(sums.values(), key=lambda its: -its.late_ns))
+    compared = sum(sample.compared for sample in recent)
+    said = [
+        f"rank {its.rank} came last to {its.count} of {count(compared, 'collective')}: the others "
+        f"lost {say_ms(its.late_ns / 1e6)}"
+        + (f", {say_ms(its.worst_ns / 1e6)} at worst" if its.count > 1 else "")
+        for its in named_late(sums.values())
+        if its.late_ns >= LEAST_LATE_NS
+    ]
+    unsure = sum(sample.unsure for sample in recent)
+    return (*said, *say_unsure(unsure, compared, max(sample.unsure_ns for sample in recent)))

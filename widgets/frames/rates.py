@@ -32,15 +32,13 @@ class LinkRate(msgspec.Struct, frozen=True, array_like=True):
 class RankRate(msgspec.Struct, frozen=True):
     """Rates of one rank.
 
-    Shares of the time are from 0 to 1. Rates are bytes, or operations, per second.
+    Shares of the time are from 0 to 1. Rates are bytes per second; ``sent``: over tcp.
     """
 
     share: float = 0.0
     waiting: float = 0.0
     arena: float = 0.0
     sent: float = 0.0
-    received: float = 0.0
-    operations: float = 0.0
 
 
 class Rates:
@@ -110,17 +108,15 @@ def _rank(now: RankSample, then: RankSample, seconds: float) -> RankRate:
     def share(new: int, old: int) -> float:
         return round(min(1.0, max(0.0, (new - old) / 1e9 / seconds)), 3)
 
-    def wired(sample: RankSample, way: int) -> int:
-        return sum(passed[way] for passed in sample.wires.values())
+    def sent(sample: RankSample) -> int:
+        return sum(its for its, _ in sample.wires.values())
 
     inside = share(now.inside_ns, then.inside_ns)
     return RankRate(
         share=inside,
         waiting=min(inside, share(now.waiting_ns, then.waiting_ns)),
         arena=_three((now.arena_nbytes - then.arena_nbytes) / seconds),
-        sent=_three((wired(now, 0) - wired(then, 0)) / seconds),
-        received=_three((wired(now, 1) - wired(then, 1)) / seconds),
-        operations=_three((now.operations - then.operations) / seconds),
+        sent=_three((sent(now) - sent(then)) / seconds),
     )
 
 

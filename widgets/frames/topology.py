@@ -6,21 +6,32 @@ A `WorldFrame` has the fixed part, a `TopologyFrame` the current state of the ra
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from phalanx.protocol import HostInfo, RankInfo, WorldTopology
 
-from ..text.world import State, arenas, clean, cleaned, state_of
+from ..text.world import State, address, arenas, clean, count, state_of
 from . import WidgetFrame
 from .links import LinkFrame
 from .rates import LinkRate
+
+
+class HostFrame(msgspec.Struct, frozen=True):
+    """A host in words; ``load`` compares its cores with its ranks."""
+
+    index: int
+    name: str
+    where: str
+    load: str
 
 
 class WorldFrame(msgspec.Struct, frozen=True):
     """The fixed part of a topology; ``home`` has each rank's host."""
 
     name: str
-    hosts: tuple[HostInfo, ...]
+    hosts: tuple[HostFrame, ...]
     home: tuple[int, ...]
     arenas: tuple[tuple[int, ...], ...]
     tcp: tuple[tuple[int, int], ...]
@@ -57,16 +68,23 @@ class TopologyFrame(WidgetFrame, frozen=True):
 
 def world_of(t: WorldTopology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:
     """Return the fixed part of the drawing; ``measured``: measured links."""
-    found = arenas(t)
+    found, n_ranks = arenas(t), Counter(r.host for r in t.ranks)
     shared = [tuple(sorted(its)) for host in t.hosts for its in found.get(host.index, ())]
     return WorldFrame(
         clean(t.name),
-        tuple(map(cleaned, t.hosts)),
+        tuple(_host(its, n_ranks[its.index]) for its in t.hosts),
         tuple(r.host for r in t.ranks),
         tuple(shared),
         tuple((link.a, link.b) for link in t.links if link.transport == "tcp"),
         measured,
     )
+
+
+def _host(host: HostInfo, n_ranks: int) -> HostFrame:
+    load = f"{count(n_ranks, 'rank')} on {count(host.cores, 'core')}"
+    if 0 < host.cores < n_ranks:
+        load += f": {float(f'{n_ranks / host.cores:.2g}'):g} to each, they take turns"
+    return HostFrame(host.index, clean(host.name), clean(address(host)), load)
 
 
 class Timeline:

@@ -21,12 +21,12 @@ from ..frames.bandwidth import SweepRequest, frame_of
 from ..stills.bandwidth import bandwidth
 from ..stills.svg import StillPicture
 from ..text.tables import sweep_csv, sweep_json
-from .widget import STATIC, WorkspaceWidget
+from .widget import STATIC, LiveWidget
 
 _MOST_KEPT = 16
 
 
-class Bandwidth(WorkspaceWidget):
+class Bandwidth(LiveWidget):
     """Live bandwidth of a workspace's ranks by size.
 
     Parameters
@@ -122,15 +122,12 @@ class Bandwidth(WorkspaceWidget):
             self.keep_still()
         return sweep.run
 
-    # -- methods of `WorkspaceWidget` -------------------------------------------------------------
+    # -- methods of `LiveWidget` ------------------------------------------------------------------
 
     def _poll(self, workspace: Workspace, _number: int) -> WorldTopology | None:
         # Only to learn why the ranks are gone, or whether they are free again.
         is_needed = self._waits_for_ranks or not workspace.is_running
         return workspace.topology() if is_needed else None
-
-    def _begin(self, polled: Any) -> None:
-        self._show(polled)
 
     def _show(self, polled: Any) -> None:
         if self._waits_for_ranks and isinstance(polled, WorldTopology) and _are_idle(polled):

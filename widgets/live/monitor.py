@@ -18,13 +18,19 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import RankInfo, WorldTopology
 from phalanx.workspace import SampleView, Workspace, say_trace
 
-from ..frames.monitor import MonitorFrame, MonitorFrameBuilder
+from ..frames.monitor import (
+    KERNEL_BUSY,
+    NOBODY_LOOKED,
+    SUPERVISOR_BUSY,
+    MonitorFrame,
+    MonitorFrameBuilder,
+)
 from ..frames.topology import world_of
 from ..stills.monitor import monitor
 from ..stills.svg import StillPicture, with_alarm
-from .presence import PollHistory
-from .widget import STATIC, WorkspaceWidget
+from .widget import STATIC, LiveWidget
 
+LATE_S = 1.0  # polls come every 0.2 s; after one later than this, its reason explains missing data
 SILENT_S = 3.0  # a working supervisor sends samples three times a second
 KEPT_NBYTES = 4 << 20  # of frames, for views that open later: two minutes of 4 busy ranks
 KEPT_FRAMES = 600
@@ -34,7 +40,7 @@ RUNNING = -1  # the number of a cell that has not ended
 MOST_NUMBERS = 256  # cells of the notebook that a lane can link to
 
 
-class Monitor(WorkspaceWidget):
+class Monitor(LiveWidget):
     """Live lanes of a workspace's ranks, with late ranks named.
 
     Parameters
@@ -70,10 +76,10 @@ class Monitor(WorkspaceWidget):
         self._kept: deque[bytes] = deque(maxlen=KEPT_FRAMES)
         self._kept_nbytes = 0
         self._has_paused = False
-        self._poll_history = PollHistory()
-        self._came_s = time.monotonic()
+        self._why_none = SUPERVISOR_BUSY  # why there is no sample since the last one
+        self._came_s = self._polled_s = time.monotonic()
         self._seen = self._workspace.topology()
-        self._last = MonitorFrame("live", "", 0.0, 0, time.time(), self._seen.epoch)
+        self._last = MonitorFrame("live", "", 0.0, 0, self._seen.epoch)
         self._still = monitor(self._workspace.trace(), self._seen)
 
     @property
@@ -88,7 +94,7 @@ class Monitor(WorkspaceWidget):
 
     def _begin(self, found: WorldTopology | DistributedError) -> None:
         self._came_s = time.monotonic()
-        self._lanes = MonitorFrameBuilder(self._number_of, self._poll_history.why_none)
+        self._lanes = MonitorFrameBuilder(self._number_of)
         if isinstance(found, DistributedError):
             self._show_frame(self._absent(found, spans=()))
             return
@@ -98,9 +104,7 @@ class Monitor(WorkspaceWidget):
             self._kept.clear()
             self._kept_nbytes = 0
             world = self._last.world + 1
-            self._show_frame(
-                MonitorFrame("live", "", 0.0, 0, time.time(), found.epoch, world=world)
-            )
+            self._show_frame(MonitorFrame("live", "", 0.0, 0, found.epoch, world=world))
         else:
             self._show_frame(msgspec.structs.replace(self._last, status="live", why="", spans=()))
         self._seen = found
@@ -129,12 +133,14 @@ class Monitor(WorkspaceWidget):
         """Note a pause: samples taken meanwhile were for other clients."""
         with self._looking:
             self._has_paused = True
-            self._poll_history.begin()
 
     def tick(self) -> None:
         """Poll the workspace and send new data."""
         with self._looking:
-            self._poll_history.look()
+            now_s = time.monotonic()
+            if now_s > self._polled_s + LATE_S:
+                self._why_none = NOBODY_LOOKED if self._has_paused else KERNEL_BUSY
+            self._polled_s = now_s
         super().tick()
 
     def _show(self, view: SampleView | DistributedError) -> None:
@@ -144,9 +150,9 @@ class Monitor(WorkspaceWidget):
             return
         if self._has_paused and view.samples:
             self._has_paused, view = False, dataclasses.replace(view, dropped=0)
-        frame = self._lanes.take(view)
+        frame = self._lanes.take(view, self._why_none)
         if frame is not None:
-            self._came_s = now_s
+            self._came_s, self._why_none = now_s, SUPERVISOR_BUSY
             self._show_frame(msgspec.structs.replace(frame, world=self._last.world))
         elif now_s > self._came_s + SILENT_S:
             why = f"the supervisor has sent nothing for {now_s - self._came_s:.0f} s"

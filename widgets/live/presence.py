@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-
-from ..frames.monitor import KERNEL_BUSY, NOBODY_LOOKED, SUPERVISOR_BUSY
 
 INTERVAL_S = 0.2  # five times a second is enough for numbers that a person reads
 POLL_LEASE_S = 6.0  # a visible view sends a message every 2 s; three may be lost
 LATE_S = 1.5  # a tick later than this means that the process was blocked, and views' messages too
-
-LEASE_S = 150.0  # a view sends a message every 30 s; a hidden page may only every 60 s
-LATE_NS = 1_000_000_000  # polls come every 0.2 s; one later than this is late
-MOST_KEPT = 64
 
 
 class PollTimer:
@@ -122,100 +115,3 @@ class PollTimer:
             with self._changed:
                 if left_s > 0 and self._views:
                     self._changed.wait_for(lambda: not self._views, left_s)
-
-
-class ViewLeases:
-    """Views that have sent a message, until they leave or time out.
-
-    A view times out after ``lease_s`` without a message; a page that is reloaded or closed sends no
-    leave message. Time while a cell runs is not counted, as the kernel may not read messages then.
-    Any thread may call; the lock guards all fields.
-    """
-
-    def __init__(
-        self, *, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._lease_s = lease_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._until_s: dict[str, float] = {}
-        self._has_seen = False
-        self._cell_began_s: float | None = None
-
-    @property
-    def are_there(self) -> bool:
-        """Whether a view may exist; true until the first message comes."""
-        with self._lock:
-            now_s = self._now()
-            self._until_s = {view: until for view, until in self._until_s.items() if until > now_s}
-            return bool(self._until_s) or not self._has_seen
-
-    def note(self, view: str) -> None:
-        """Note a message of a view."""
-        with self._lock:
-            self._has_seen = True
-            self._until_s[view] = self._now() + self._lease_s
-
-    def leave(self, view: str) -> None:
-        """Note that a view was closed.
-
-        After the last view, the notebook no longer has the output.
-        """
-        with self._lock:
-            self._until_s.pop(view, None)
-
-    def cell_begins(self) -> None:
-        """Stop the clock of the timeouts."""
-        with self._lock:
-            self._cell_began_s = self._clock()
-
-    def cell_ends(self) -> None:
-        """Start the clock of the timeouts again."""
-        with self._lock:
-            began_s, self._cell_began_s = self._cell_began_s, None
-            if began_s is not None:
-                lasted_s = self._clock() - began_s
-                self._until_s = {view: until + lasted_s for view, until in self._until_s.items()}
-
-    def _now(self) -> float:
-        return self._clock() if self._cell_began_s is None else self._cell_began_s
-
-
-class PollHistory:
-    """Records polls; finds the reason for each late poll.
-
-    A poll is late because the kernel was busy, or because no view was visible. One thread at a time
-    may use this object.
-    """
-
-    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self._clock = clock
-        self._looked_ns = clock()
-        self._is_wanted = False
-        self._away: deque[tuple[int, int, str]] = deque(maxlen=MOST_KEPT)
-
-    def begin(self) -> None:
-        """Note that a view is visible again after a pause."""
-        self._is_wanted = False
-
-    def look(self) -> None:
-        """Note a poll."""
-        now_ns = self._clock()
-        if now_ns > self._looked_ns + LATE_NS:
-            why = KERNEL_BUSY if self._is_wanted else NOBODY_LOOKED
-            self._away.append((self._looked_ns, now_ns, why))
-        self._looked_ns, self._is_wanted = now_ns, True
-
-    def why_none(self, begun_ns: int, done_ns: int, present_ns: int) -> str:
-        """Say why there are no data for a time range.
-
-        The range is on the root's clock, which may be another machine's; ``present_ns`` is the
-        present on that clock.
-        """
-        ahead_ns = present_ns - self._clock()
-
-        def common(away: tuple[int, int, str]) -> int:
-            return min(done_ns, away[1] + ahead_ns) - max(begun_ns, away[0] + ahead_ns)
-
-        longest = max(self._away, key=common, default=None)
-        return longest[2] if longest and common(longest) > 0 else SUPERVISOR_BUSY

@@ -22,12 +22,12 @@ from ..frames.topology import Timeline, world_of
 from ..stills.svg import StillPicture, with_alarm
 from ..stills.topology import Observations, topology
 from ..text.operations import say_operations
-from .widget import STATIC, WorkspaceWidget
+from .widget import STATIC, LiveWidget
 
 NOW_S = 2.0  # rates cover the last second; samples come three times a second
 
 
-class Topology(WorkspaceWidget):
+class Topology(LiveWidget):
     """Live view of a workspace's hosts, ranks and links.
 
     Parameters

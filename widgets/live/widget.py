@@ -24,7 +24,7 @@ from phalanx.errors import DistributedError
 from phalanx.workspace import Workspace
 
 from ..stills.svg import StillPicture
-from .presence import PollTimer, ViewLeases
+from .presence import PollTimer
 from .snapshot import SavedSnapshot, renew_all
 
 if TYPE_CHECKING:
@@ -42,11 +42,14 @@ MOST_QUESTIONS = 8  # at the same time: a view sends one at a time, and there ar
 
 
 class LiveWidget(anywidget.AnyWidget):
-    """A widget that `tick` updates while visible; `answer` handles requests.
+    """A widget that polls a workspace while a view is visible.
 
     Subclasses name their bundle in ``_esm`` and ``_css``. Browser messages may come on any thread,
     so they are only noted here. `tick` runs on the ticker's thread, each `answer` on a new thread.
-    Only `tick` sets traits that are sent, except ``still_id``, which `show` sets.
+    These threads poll, one at a time, under the lock `_polling`. The lock `_looking` guards the
+    fields. It is not held during a poll, which takes as long as the supervisor is silent. Only
+    `tick` and a change of the workspace set traits that are sent, except ``still_id``, which `show`
+    sets.
     """
 
     # The changing data, as one record in JSON; JavaScript reads it with `decode`.
@@ -54,14 +57,26 @@ class LiveWidget(anywidget.AnyWidget):
     # The mark of the still picture, by which a page with the widget hides it. Empty: no picture.
     still_id = traitlets.Unicode("").tag(sync=True)
 
-    def __init__(self, **traits: Any) -> None:
+    def __init__(self, workspace: Workspace) -> None:
+        self._polling = threading.Lock()  # taken before `_looking`
+        self._looking = threading.Lock()
+        self._why_gone = ""
+        self._was_left = False
+        self._lives: tuple[tuple[int, bool], ...] = ()
+        self._is_busy = False
+        self._last: Any = None  # the last frame
+        self._sent_s = 0.0
+        self._workspace = self._checked(workspace)
+        self._prepare()
         self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
         self._shell = get_ipython()
         self._is_in_cell = self._shell is not None
-        self._views = ViewLeases()
+        # Views that have sent a message and were not closed. A page that is reloaded closes none.
+        self._views: set[str] = set()
+        self._has_had_views = False
         self._snapshot = SavedSnapshot(self.still, self.still_basis)
         self._ticker = PollTimer(self._tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
-        super().__init__(**traits)
+        super().__init__()
         # ipykernel 7.4 hands a page's message to the loop that wrote to the page last. Our ticker
         # has no loop, so ipykernel would use the main loop, where each click waits for the cell's
         # end.
@@ -70,12 +85,44 @@ class LiveWidget(anywidget.AnyWidget):
             self._shell.events.register("pre_run_cell", self._on_cell_begins)
             self._shell.events.register("post_run_cell", self._on_cell_ends)
         self.on_msg(self._on_message)
+        polled = self._asked(self._first_poll, self._workspace)
+        with self._looking:
+            self._begin(polled)
 
     # -- to be defined by subclasses --------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Update the traits; called at most five times a second."""
+    def _prepare(self) -> None:
+        """Make the fields, before anything is shown.
+
+        Raises
+        ------
+        DistributedError
+            There is nothing to show.
+        """
+
+    def _poll(self, workspace: Workspace, number: int) -> Any:
+        """Return new data of a workspace; raise `DistributedError` without."""
         raise NotImplementedError
+
+    def _first_poll(self, workspace: Workspace) -> Any:
+        """Return the first data of a workspace, as `_poll`."""
+        return self._poll(workspace, 0)
+
+    def _begin(self, polled: Any) -> None:
+        """Show the workspace from now on; `_looking` is held.
+
+        ``polled`` is the result of `_first_poll`, or its `DistributedError`.
+        """
+        self._show(polled)
+
+    def _show(self, polled: Any) -> None:
+        """Show the result of `_poll`, or its `DistributedError`; `_looking` is held."""
+        raise NotImplementedError
+
+    @property
+    def number(self) -> int:
+        """Return the number of the last sample that was shown, or 0."""
+        return 0
 
     def begins(self) -> None:
         """Handle the first visible view after a pause; on the ticker's thread."""
@@ -98,28 +145,43 @@ class LiveWidget(anywidget.AnyWidget):
         """
         return None
 
-    # -- visible views --------------------------------------------------------------------------
+    # -- the workspace ----------------------------------------------------------------------------
 
-    def _on_cell_begins(self, *_: Any) -> None:
-        self._is_in_cell = True
-        self._views.cell_begins()
+    @property
+    def workspace(self) -> Workspace:
+        """Return the workspace that is shown."""
+        return self._workspace
 
-    def _on_cell_ends(self, *_: Any) -> None:
-        self._is_in_cell = False
-        self._views.cell_ends()
-        # Wait before the cell ends, as nbclient takes no output later. The first widget waits for
-        # all.
-        if self._shell is not None:
-            ends = self._shell.events.callbacks["post_run_cell"]
-            live = [its.__self__ for its in ends if _is_live(getattr(its, "__self__", None))]
-            # Empty if an earlier callback of this event has closed this widget.
-            if live and live[0] is self:
-                keep_stills(live)
+    @workspace.setter
+    def workspace(self, workspace: Workspace) -> None:
+        polled = self._asked(self._first_poll, self._checked(workspace))
+        with self._looking:
+            self._workspace = workspace
+            self._why_gone = ""
+            self._begin(polled)
 
-    def keep_still(self) -> None:
-        """Request an update of the file's still picture; never raises."""
-        if self._views.are_there:
-            self._snapshot.ask()
+    def _checked(self, workspace: Workspace) -> Workspace:
+        if not hasattr(workspace, "topology"):
+            msg = f"{type(self).__name__} shows a Workspace, not {type(workspace).__name__}"
+            raise TypeError(msg)
+        return workspace
+
+    @staticmethod
+    def _asked(poll: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return poll(*arguments)
+        except DistributedError as error:
+            return error
+
+    def tick(self) -> None:
+        """Poll the workspace and send new data."""
+        with self._polling:
+            with self._looking:
+                workspace, number = self._workspace, self.number
+            polled = self._asked(self._poll, workspace, number)
+            with self._looking:
+                if workspace is self._workspace:  # else another one is shown meanwhile
+                    self._show(polled)
 
     def _tick(self) -> None:
         try:
@@ -128,21 +190,106 @@ class LiveWidget(anywidget.AnyWidget):
             # The thread must go on: the next tick may succeed.
             log.exception("a widget could not be brought up to date")
 
+    def _publish(self, frame: WidgetFrame) -> bool:
+        """Send a frame that has changed; return whether it was sent.
+
+        An unchanged frame is repeated as a sign of life: ``now`` makes it differ.
+        """
+        now_s = time.monotonic()
+        is_same = self._last is not None and (
+            msgspec.structs.replace(frame, now=self._last.now) == self._last
+        )
+        if is_same and self.frame and now_s < self._sent_s + REPEAT_S:
+            return False
+        self._last, self._sent_s = frame, now_s
+        self.frame = msgspec.json.encode(frame)
+        return True
+
+    def _absent(self, error: DistributedError, **cleared: Any) -> Any:
+        """Return the last frame with the reason for no new one."""
+        # A live supervisor that does not answer may answer later.
+        status = "silent" if self._workspace.is_running else "gone"
+        why = self._reason(error)
+        return msgspec.structs.replace(self._last, status=status, why=why, **cleared)
+
+    def _reason(self, error: DistributedError) -> str:
+        """Say why there are no data; keep a dead workspace's first reason.
+
+        After the clean-up of a dead workspace, later errors say only that it was stopped.
+        """
+        if self._workspace.is_running:
+            return str(error)
+        if not self._why_gone:
+            self._why_gone, self._was_left = str(error), self._workspace.was_left
+        return self._why_gone
+
+    def _why_absent(self, error: DistributedError) -> str:
+        """Say why a still picture is outdated.
+
+        Return "" if a person ended the workspace.
+        """
+        why = self._reason(error)
+        if self._workspace.is_running:  # its supervisor is alive and may answer later
+            return f"the workspace is silent: {why}"
+        if self._workspace.why_lost:  # another process has taken it over
+            return why
+        return "" if self._was_left else f"the workspace has gone: {why}"
+
+    def _keep_who_lives(self, frame: MonitorFrame | TopologyFrame) -> None:
+        """Update the file's picture after a death, replacement or cell end.
+
+        The update after a cell is not enough: the next cell may come much later, and the last cell
+        ended here before its supervisor had answers from all its ranks.
+        """
+        was_busy, self._is_busy = self._is_busy, any(its.state == "busy" for its in frame.ranks)
+        lives = tuple(
+            (rank.pid, rank.state == "dead" or frame.status == "gone") for rank in frame.ranks
+        )
+        if lives != self._lives or (was_busy and not self._is_busy):
+            self._lives = lives
+            self.keep_still()
+
+    # -- visible views --------------------------------------------------------------------------
+
+    def _on_cell_begins(self, *_: Any) -> None:
+        self._is_in_cell = True
+
+    def _on_cell_ends(self, *_: Any) -> None:
+        self._is_in_cell = False
+        # Wait before the cell ends, as nbclient takes no output later. The first widget waits for
+        # all.
+        if self._shell is not None:
+            ends = self._shell.events.callbacks["post_run_cell"]
+            owners = [getattr(its, "__self__", None) for its in ends]
+            live = [its for its in owners if isinstance(its, LiveWidget)]
+            # Empty if an earlier callback of this event has closed this widget.
+            if live and live[0] is self:
+                keep_stills(live)
+
+    def keep_still(self) -> None:
+        """Request an update of the file's still picture; never raises."""
+        if self._may_have_views:
+            self._snapshot.ask()
+
+    @property
+    def _may_have_views(self) -> bool:
+        """Whether a page may have a view; true before the first message."""
+        return bool(self._views) or not self._has_had_views
+
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if not isinstance(content, dict):
             return
         kind, view = content.get("kind"), str(content.get("view", ""))
+        if kind in ("open", "look"):
+            self._has_had_views = True
+            self._views.add(view)
         if kind == "look":
             self._ticker.look(view)
             self._ticker.leave(_SHOWN)
-            self._views.note(view)
-        elif kind == "there":  # out of sight
-            self._views.note(view)
-        elif kind == "leave":
+        elif kind in ("leave", "close"):
             self._ticker.leave(view)
-        elif kind == "close":
-            self._ticker.leave(view)
-            self._views.leave(view)
+            if kind == "close":
+                self._views.discard(view)
         elif kind == "ask":
             # Ack at once: without an ack, the page knows that its front end holds clicks until a
             # cell ends.
@@ -214,171 +361,15 @@ class LiveWidget(anywidget.AnyWidget):
         return {**data, **self.still()._repr_mimebundle_()}, metadata
 
 
-def _is_live(one: object) -> bool:
-    return isinstance(one, LiveWidget)
-
-
 def keep_stills(widgets: Iterable[LiveWidget], *, is_forced: bool = False) -> None:
     """Update the widgets' still pictures; wait at most `STILL_S`.
 
     ``is_forced``: also if the data seem unchanged, as these ranks will not be visible any more.
     """
-    there = [its._snapshot for its in widgets if its._views.are_there]
+    there = [its._snapshot for its in widgets if its._may_have_views]
     renew_all(there, STILL_S, is_forced=is_forced)
 
 
 def _keep_subshell(_data: Any, subshell_id: str | None) -> str | None:
     """Return the subshell to which the page sent the message."""
     return subshell_id
-
-
-def checked_workspace(kind: str, workspace: Workspace) -> Workspace:
-    """Return the workspace; raise `TypeError` for anything else."""
-    if not hasattr(workspace, "topology"):
-        msg = f"{kind} shows a Workspace, not {type(workspace).__name__}"
-        raise TypeError(msg)
-    return workspace
-
-
-class WorkspaceWidget(LiveWidget):
-    """A live widget that polls a workspace.
-
-    The ticker's thread and the threads of answers poll, one at a time, under the lock `_polling`.
-    The lock `_looking` guards the fields. It is not held during a poll, which takes as long as the
-    supervisor is silent. Subclasses define `_prepare`, called before anything is shown, `_poll`,
-    and `_begin` and `_show`, called with the first data of a workspace and with later data.
-    """
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._polling = threading.Lock()  # taken before `_looking`
-        self._looking = threading.Lock()
-        self._why_gone = ""
-        self._was_left = False
-        self._lives: tuple[tuple[int, bool], ...] = ()
-        self._is_busy = False
-        self._last: Any = None  # the last frame
-        self._sent_s = 0.0
-        self._workspace = checked_workspace(type(self).__name__, workspace)
-        self._prepare()
-        super().__init__()
-        polled = self._asked(self._first_poll, self._workspace)
-        with self._looking:
-            self._begin(polled)
-
-    @property
-    def number(self) -> int:
-        """Return the number of the last sample that was shown, or 0."""
-        return 0
-
-    @property
-    def workspace(self) -> Workspace:
-        """Return the workspace that is shown."""
-        return self._workspace
-
-    @workspace.setter
-    def workspace(self, workspace: Workspace) -> None:
-        checked_workspace(type(self).__name__, workspace)
-        polled = self._asked(self._first_poll, workspace)
-        with self._looking:
-            self._workspace = workspace
-            self._why_gone = ""
-            self._begin(polled)
-
-    @staticmethod
-    def _asked(poll: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return poll(*arguments)
-        except DistributedError as error:
-            return error
-
-    def tick(self) -> None:
-        """Poll the workspace and send new data."""
-        with self._polling:
-            with self._looking:
-                workspace, number = self._workspace, self.number
-            polled = self._asked(self._poll, workspace, number)
-            with self._looking:
-                if workspace is self._workspace:  # else another one is shown meanwhile
-                    self._show(polled)
-
-    def _publish(self, frame: WidgetFrame) -> bool:
-        """Send a frame that has changed; return whether it was sent.
-
-        An unchanged frame is repeated as a sign of life: ``now`` makes it differ.
-        """
-        now_s = time.monotonic()
-        is_same = self._last is not None and (
-            msgspec.structs.replace(frame, now=self._last.now) == self._last
-        )
-        if is_same and self.frame and now_s < self._sent_s + REPEAT_S:
-            return False
-        self._last, self._sent_s = frame, now_s
-        self.frame = msgspec.json.encode(frame)
-        return True
-
-    def _absent(self, error: DistributedError, **cleared: Any) -> Any:
-        """Return the last frame with the reason for no new one."""
-        # A live supervisor that does not answer may answer later.
-        status = "silent" if self._workspace.is_running else "gone"
-        why = self._reason(error)
-        return msgspec.structs.replace(self._last, status=status, why=why, **cleared)
-
-    def _reason(self, error: DistributedError) -> str:
-        """Say why there are no data; keep a dead workspace's first reason.
-
-        After the clean-up of a dead workspace, later errors say only that it was stopped.
-        """
-        if self._workspace.is_running:
-            return str(error)
-        if not self._why_gone:
-            self._why_gone, self._was_left = str(error), self._workspace.was_left
-        return self._why_gone
-
-    def _why_absent(self, error: DistributedError) -> str:
-        """Say why a still picture is outdated.
-
-        Return "" if a person ended the workspace.
-        """
-        why = self._reason(error)
-        if self._workspace.is_running:  # its supervisor is alive and may answer later
-            return f"the workspace is silent: {why}"
-        if self._workspace.why_lost:  # another process has taken it over
-            return why
-        return "" if self._was_left else f"the workspace has gone: {why}"
-
-    def _keep_who_lives(self, frame: MonitorFrame | TopologyFrame) -> None:
-        """Update the file's picture after a death, replacement or cell end.
-
-        The update after a cell is not enough: the next cell may come much later, and the last cell
-        ended here before its supervisor had answers from all its ranks.
-        """
-        was_busy, self._is_busy = self._is_busy, any(its.state == "busy" for its in frame.ranks)
-        lives = tuple(
-            (rank.pid, rank.state == "dead" or frame.status == "gone") for rank in frame.ranks
-        )
-        if lives != self._lives or (was_busy and not self._is_busy):
-            self._lives = lives
-            self.keep_still()
-
-    def _prepare(self) -> None:
-        """Poll for the first time; raise `DistributedError` without data."""
-        raise NotImplementedError
-
-    def _poll(self, workspace: Workspace, number: int) -> Any:
-        """Return new data of a workspace; raise `DistributedError` without."""
-        raise NotImplementedError
-
-    def _first_poll(self, workspace: Workspace) -> Any:
-        """Return the first data of a workspace, as `_poll`."""
-        return self._poll(workspace, 0)
-
-    def _begin(self, polled: Any) -> None:
-        """Show the workspace from now on; `_looking` is held.
-
-        ``polled`` is the result of `_first_poll`, or its `DistributedError`.
-        """
-        raise NotImplementedError
-
-    def _show(self, polled: Any) -> None:
-        """Show the result of `_poll`, or its `DistributedError`; `_looking` is held."""
-        raise NotImplementedError

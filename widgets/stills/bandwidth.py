@@ -1,4 +1,4 @@
-"""Draw the log axes of still pictures' panels."""
+"""Draw a still picture of a sweep."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from phalanx.distributed.bench import AlphaBeta, algorithm_changes, busbw_factor, fit_measurements
+from phalanx.distributed.bench import algorithm_changes, fit_measurements
 from phalanx.protocol import Limit, Measurement, SweepRun
 
 from ..frames.bandwidth import MOST_EARLIER
 from ..text.tables import (
     format_size,
     limit_words,
+    model_curve,
     sweep_words,
     table,
     unsized_words,
     wrong_words,
 )
-from ..text.world import clean
-from .svg import SERIES_COLOURS, StillPicture, fit, group, line, path, picture, render, text
-
-__all__ = ["PLOT_H", "PLOT_W", "TOP", "Axis", "bandwidth", "decades", "draw_x_axis", "draw_y_axis"]
-
+from ..text.world import clean, count
+from .svg import SERIES_COLOURS, StillPicture, group, line, path, picture, render, text
 
 # Pixels.
 PLOT_W, PLOT_H, TOP = 352.0, 232.0, 78.0
@@ -31,7 +29,6 @@ _MOST_X_LABELS, _MOST_Y_LABELS = 7, 7
 
 _LEGEND_ROW = 20.0
 _MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus")
-_MODEL_STEPS = 48
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ def draw_y_axis(g: ET.Element, left: float, y: Axis) -> None:
         line(g, left, at, left + PLOT_W, at, class_="px-grid")
         if (exponent - first) % step == 0:
             words = f"{10.0**exponent:g}" if -4 <= exponent <= 5 else f"1e{exponent}"
-            text(g, left - 8, at + 4, words, size=11, class_="px-soft", text_anchor="end")
+            text(g, left - 8, at + 4, words, "px-soft", 11, anchor="end")
         if last - first <= 3 and exponent < last:
             for factor in (2, 5):
                 between = y(factor * 10.0**exponent)
@@ -88,15 +85,7 @@ def draw_x_axis(g: ET.Element, x: Axis, sizes: Sequence[int]) -> None:
         at = x(nbytes)
         line(g, at, TOP + PLOT_H, at, TOP + PLOT_H + 4, class_="px-axis")
         if at >= free:
-            text(
-                g,
-                at,
-                TOP + PLOT_H + 18,
-                format_size(nbytes),
-                size=11,
-                class_="px-soft",
-                text_anchor="middle",
-            )
+            text(g, at, TOP + PLOT_H + 18, format_size(nbytes), "px-soft", 11, anchor="middle")
             free = at + room
 
 
@@ -174,7 +163,7 @@ def _series(
         lines.setdefault((m.op, m.transport, m.dtype, m.ranks), []).append(m)
     made = []
     for i, ((op, transport, dtype, ranks), points) in enumerate(lines.items(), start):
-        parts = [op, transport, dtype, f"{ranks} ranks" if ranks != 1 else "1 rank", when]
+        parts = [op, transport, dtype, count(ranks, "rank"), when]
         colour = i % len(SERIES_COLOURS)
         marker = _MARKERS[(i + i // len(SERIES_COLOURS)) % len(_MARKERS)]
         name = " · ".join(clean(p) for p in parts if p)
@@ -211,9 +200,9 @@ def _draw(
     height = bottom + _LEGEND_ROW * (legend_rows + len(said)) + 20
     shown = ", ".join(s.name for s in series) or "no measurements yet"
     root = picture(_WIDTH, height, title=title, description=f"Bandwidth and time by size: {shown}")
-    text(root, 20, 34, fit(title, _WIDTH - 40, 16), size=16, font_weight=650)
+    text(root, 20, 34, title, size=16, room=_WIDTH - 40, font_weight=650)
     if not series:
-        text(root, 20, 60, "no measurements yet", class_="px-soft")
+        text(root, 20, 60, "no measurements yet", "px-soft")
     if drawn:
         right = _LEFT + PLOT_W + _BETWEEN
         _panel(root, _LEFT, drawn, _BANDWIDTH, limits)
@@ -222,11 +211,11 @@ def _draw(
         x, y = _LEFT + (i % 2) * (PLOT_W + _BETWEEN), bottom + _LEGEND_ROW * (i // 2) + 6
         line(root, x, y, x + 26, y, stroke=s.colour, **_stroke(s))
         _marker(root, x + 13, y, s)
-        text(root, x + 34, y + 4, fit(s.name, PLOT_W - 30, 12))
+        text(root, x + 34, y + 4, s.name, room=PLOT_W - 30)
     for i, words in enumerate(said):
         y = bottom + _LEGEND_ROW * (legend_rows + i) + 14
         kind = "px-alarm" if n_wrong and not i else "px-ink"
-        text(root, 20, y, fit(words, _WIDTH - 40, 12), class_=kind)
+        text(root, 20, y, words, kind, room=_WIDTH - 40)
     return root
 
 
@@ -236,26 +225,19 @@ def _stroke(s: _Series) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Shown:
-    """How a panel gets values from measurements and models.
+    """The quantity of a panel.
 
-    ``value`` returns a measurement's value and the end of its whisker.
+    ``value`` returns a measurement's value and the end of its whisker; ``column`` is the place in
+    the rows of a `model_curve`.
     """
 
     name: str
     value: Callable[[Measurement], tuple[float, float]]
-    model: Callable[[AlphaBeta, float, Measurement], float]
+    column: int
 
 
-_BANDWIDTH = _Shown(
-    "bus bandwidth, GB/s",
-    lambda m: (m.busbw_gbs, m.busbw_gbs),
-    lambda model, n, m: n / model.seconds(n) * busbw_factor(m.op, m.ranks) / 1e9,
-)
-_TIME = _Shown(
-    "time, µs (whisker: p99)",
-    lambda m: (m.time_us, m.p99_us),
-    lambda model, n, m: model.seconds(n) * 1e6,
-)
+_BANDWIDTH = _Shown("bus bandwidth, GB/s", lambda m: (m.busbw_gbs, m.busbw_gbs), 1)
+_TIME = _Shown("time, µs (whisker: p99)", lambda m: (m.time_us, m.p99_us), 2)
 
 
 def _panel(
@@ -274,7 +256,7 @@ def _panel(
     x = Axis(min(sizes) / widened[0], max(sizes) * widened[1], left + 8, left + PLOT_W - 8)
     y = Axis(*decades(positive or [1.0]), TOP + PLOT_H, TOP)
     g = group(root, label=shown.name)
-    text(g, left, TOP - 12, shown.name, size=12, class_="px-soft")
+    text(g, left, TOP - 12, shown.name, "px-soft")
     draw_y_axis(g, left, y)
     for limit in limits:
         _draw_limit(g, left, y, limit)
@@ -298,9 +280,7 @@ def _panel(
             if not s.is_earlier:
                 _marker(at, x(m.nbytes), y(v), s)
             if m.n_wrong:
-                text(
-                    at, x(m.nbytes), y(v) - 8, "✕", size=15, class_="px-alarm", text_anchor="middle"
-                )
+                text(at, x(m.nbytes), y(v) - 8, "✕", "px-alarm", 15, anchor="middle")
 
 
 def _draw_limit(g: ET.Element, left: float, y: Axis, limit: Limit) -> None:
@@ -309,7 +289,7 @@ def _draw_limit(g: ET.Element, left: float, y: Axis, limit: Limit) -> None:
     at, right = y(limit.gbs), left + PLOT_W
     words = group(g, label=f"{limit_words(limit)}: {limit.how}")
     line(words, left, at, right, at, class_="px-limit", stroke_dasharray="7 4", stroke_width=1.4)
-    text(words, left + 6, at - 5, limit_words(limit), size=11, class_="px-limitink")
+    text(words, left + 6, at - 5, limit_words(limit), "px-limitink", 11)
 
 
 def _draw_model(g: ET.Element, x: Axis, y: Axis, s: _Series, shown: _Shown) -> None:
@@ -317,9 +297,7 @@ def _draw_model(g: ET.Element, x: Axis, y: Axis, s: _Series, shown: _Shown) -> N
     model = fit_measurements(s.points)
     if model is None:
         return
-    low, high = s.sized[0].nbytes, s.sized[-1].nbytes
-    sizes = [low * (high / low) ** (i / _MODEL_STEPS) for i in range(_MODEL_STEPS + 1)]
-    values = [(n, shown.model(model, n, s.sized[0])) for n in sizes]
+    values = [(row[0], row[shown.column]) for row in model_curve(s.points)]
     inside = [(n, v) for n, v in values if y.low <= v <= y.high]
     steps = " ".join(f"{'L' if i else 'M'}{x(n):.1f} {y(v):.1f}" for i, (n, v) in enumerate(inside))
     if len(inside) > 1:
@@ -332,15 +310,21 @@ def _draw_changes(g: ET.Element, x: Axis, s: _Series) -> None:
         at, label = x(change.nbytes), f"{change.before} → {change.after}"
         words = group(g, label=f"{s.name}: {label}")
         line(
-            words, at, TOP, at, TOP + PLOT_H, stroke=s.colour, stroke_dasharray="1 4",
+            words,
+            at,
+            TOP,
+            at,
+            TOP + PLOT_H,
+            stroke=s.colour,
+            stroke_dasharray="1 4",
             stroke_width=1.4,
-        )  # fmt: skip
+        )
         # Near the bottom, where the curves leave room; staggered so that labels do not overlap.
         down = TOP + PLOT_H - 8 - 14 * (i % 3)
-        room = x.stop - at if at < (x.start + x.stop) / 2 else at - x.start
-        end = {} if at < (x.start + x.stop) / 2 else {"text_anchor": "end"}
-        side = -4 if end else 4
-        text(words, at + side, down, fit(label, room, 10), size=10, class_="px-soft", **end)
+        is_left = at < (x.start + x.stop) / 2
+        room, side = (x.stop - at, 4) if is_left else (at - x.start, -4)
+        anchor = None if is_left else "end"
+        text(words, at + side, down, label, "px-soft", 10, room=room, anchor=anchor)
 
 
 def _aside(m: Measurement) -> str:

@@ -1,7 +1,4 @@
-"""Define the colours of operations in still pictures.
-
-The live view's colours are in operations.css.
-"""
+"""Draw a still picture of the ranks' last operations."""
 
 from __future__ import annotations
 
@@ -18,12 +15,13 @@ from phalanx.distributed.summaries import StragglerReport, find_stragglers
 from phalanx.protocol import HostClock, LateRank, RankInfo, WorldTopology
 from phalanx.workspace import Trace
 
+from ..frames.monitor import named_late, say_unsure
 from ..text.world import clean, count, headline, say_ms
-from .svg import StillPicture, fit, group, line, path, picture, rect, render, text
+from .svg import StillPicture, group, line, path, picture, rect, render, text
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), with a yellow for all_to_all in place
 # of their second orange, and further colours that differ from these with every kind of colour
-# vision.
+# vision. The live view's are in operations.css.
 OPERATION_COLOURS = {
     "all_sum": "#0072b2",
     "all_max": "#9c1f1f",
@@ -105,8 +103,7 @@ def _late(records: Records, hosts: Sequence[HostClock]) -> StragglerReport:
     seen["place"] = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
     seen["host"] = its["host"]
     seen["unsure"] = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
-    found = find_stragglers(seen)
-    return found._replace(late=tuple(sorted(found.late, key=lambda who: -who.late_ns)))
+    return find_stragglers(seen)
 
 
 def _lane(
@@ -142,14 +139,9 @@ def _words(
             f"  rank {lane.info.rank:<3} {lane.info.state}{detail}: {count(lane.operations, 'operation')}, "
             f"{lane.share:.0%} of the time in communication, {lane.waiting:.0%} waiting"
         )
-    late = compared.late
-    said += [
-        f"  {_say_late(who, compared.n_compared)}"
-        for who in late[:3]
-        if 5 * who.late_ns > late[0].late_ns
-    ]
-    if 2 * compared.n_unsure > compared.n_compared:
-        said.append(f"  {_say_unsure(compared)}")
+    said += [f"  {_say_late(who, compared.n_compared)}" for who in named_late(compared.late)]
+    unsure = say_unsure(compared.n_unsure, compared.n_compared, compared.unsure_ns)
+    said += [f"  {words}" for words in unsure]
     dropped = sum(trace.dropped.values())
     if dropped:
         said.append(f"  {dropped} older operations are not in the recorders any more")
@@ -161,13 +153,6 @@ def _say_late(who: LateRank, compared: int) -> str:
     return (
         f"rank {who.rank} held the others up for {say_ms(who.late_ns / 1e6)}: last to {who.count} "
         f"of {count(compared, 'collective')}{worst}"
-    )
-
-
-def _say_unsure(compared: StragglerReport) -> str:
-    return (
-        f"who came last to {compared.n_unsure} of {count(compared.n_compared, 'collective')} is within "
-        f"the uncertainty of the hosts' clocks ({say_ms(compared.unsure_ns / 1e6)})"
     )
 
 
@@ -187,8 +172,8 @@ def _draw(
     width = _LEFT + _WIDTH + _RIGHT
     total = foot + 44 + 18 * len(notes)
     root = picture(width, total, title=f"{t.name}: what the ranks do", description="\n".join(said))
-    text(root, _MARGIN, 34, fit(t.name, width * 0.4, 16), size=16, font_weight=650)
-    text(root, width - _MARGIN, 34, headline(t), size=12, class_="px-soft", text_anchor="end")
+    text(root, _MARGIN, 34, t.name, size=16, room=width * 0.4, font_weight=650)
+    text(root, width - _MARGIN, 34, headline(t), "px-soft", anchor="end")
     names = [str(name) for name in np.unique(records.op)]
     size = 12.0 if height > 10 else 8.0
     for row, lane in enumerate(lanes):
@@ -197,9 +182,9 @@ def _draw(
         rect(g, _LEFT, y, _WIDTH, height, class_="px-host", rx=2)
         base = y + height / 2 + size * 0.36
         mark = " ✕" if lane.info.state == "dead" else ""
-        text(g, _LEFT - 8, base, f"rank {lane.info.rank}{mark}", size=size, text_anchor="end")
+        text(g, _LEFT - 8, base, f"rank {lane.info.rank}{mark}", size=size, anchor="end")
         words = f"{lane.share:.0%} comm."
-        text(g, _LEFT + _WIDTH + 8, base, words, size=size, class_="px-soft")
+        text(g, _LEFT + _WIDTH + 8, base, words, "px-soft", size)
         own = records["rank"] == lane.info.rank
         bars = _bars(records[own], ends[own], waits[own], window, names)
         for (name, is_wait), d in _paths(bars, names, y, height).items():
@@ -209,10 +194,10 @@ def _draw(
     line(root, _LEFT, foot + 2, _LEFT + _WIDTH, foot + 2, class_="px-axis")
     if len(records):
         ago = f"{seconds:.3g} s before the end of the last one"
-        text(root, _LEFT, foot + 16, ago, size=10, class_="px-soft")
+        text(root, _LEFT, foot + 16, ago, "px-soft", 10)
     _legend(root, foot + 34, names)
     for row, note in enumerate(notes):
-        text(root, _MARGIN, foot + 54 + 18 * row, fit(note, width - 2 * _MARGIN, 12))
+        text(root, _MARGIN, foot + 54 + 18 * row, note, room=width - 2 * _MARGIN)
     return root
 
 
@@ -287,7 +272,7 @@ def _legend(root: ET.Element, y: float, names: Iterable[str]) -> None:
     x = _LEFT
     for name in names:
         rect(root, x, y - 9, 10, 10, fill=OPERATION_COLOURS.get(name, OTHER), rx=2)
-        text(root, x + 15, y, name, size=11, class_="px-soft")
+        text(root, x + 15, y, name, "px-soft", 11)
         x += 30 + 6.6 * len(name)
     if x > _LEFT:
-        text(root, x, y, "pale: waits for the last rank", size=11, class_="px-soft")
+        text(root, x, y, "pale: waits for the last rank", "px-soft", 11)

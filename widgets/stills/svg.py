@@ -5,6 +5,7 @@ All text goes through ElementTree, which escapes it.
 
 from __future__ import annotations
 
+import math
 import textwrap
 import unicodedata
 from dataclasses import dataclass
@@ -139,15 +140,16 @@ def text(
     x: float,
     y: float,
     words: str,
-    *,
+    kind: str = "px-ink",
     size: float = 12,
+    *,
+    room: float = math.inf,
+    anchor: str | None = None,
     **attributes: str | float,
-) -> ET.Element:
-    """Write one line of text."""
-    kind = attributes.pop("class_", "px-ink")
-    element = _add(parent, "text", {"x": x, "y": y, "font_size": size, "class": kind, **attributes})
-    element.text = clean(words)
-    return element
+) -> None:
+    """Write one line, cut to ``room`` pixels; ``kind`` is its class."""
+    its = {"x": x, "y": y, "font_size": size, "class": kind, **attributes, "text_anchor": anchor}
+    _add(parent, "text", its).text = fit(words, room, size)
 
 
 def render(root: ET.Element) -> str:
@@ -171,7 +173,7 @@ def extended(svg: str, words: str) -> str:
     for description in root.iterfind("desc"):
         description.text = f"{description.text or ''} {clean(words)}"
     for row, line_ in enumerate(said):
-        text(root, _MARGIN, height + _LINE * row, line_, size=_SIZE, class_="px-alarm")
+        text(root, _MARGIN, height + _LINE * row, line_, "px-alarm", _SIZE)
     return render(root)
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from phalanx.protocol import HostInfo, LinkInfo, LinkMeasurement, RankInfo, WorldTopology
+from phalanx.protocol import (
+    HostInfo,
+    LinkInfo,
+    LinkMeasurement,
+    RankInfo,
+    WorldTopology,
+    format_ranks,
+)
 
 from ..frames.links import LinkFrame, judge
 from ..frames.rates import LinkRate, UseFrame, say_use
@@ -18,12 +25,11 @@ from ..text.world import (
     count,
     describe,
     headline,
-    ranges,
     say_rate,
     state_of,
     wires,
 )
-from .svg import StillPicture, fit, group, line, path, picture, rect, render, text
+from .svg import StillPicture, group, line, path, picture, rect, render, text
 
 _MOST = 6  # lines per kind: a still picture cannot be searched
 
@@ -165,20 +171,21 @@ class _HostBox:
         where = address_and_cores(host)
         g = group(root, label=f"host {host.name}: {where}, {count(len(self.ranks), 'rank')}")
         rect(g, x, y, self.w, self.h, class_="px-host", rx=9)
-        text(g, x + _PAD, y + 21, fit(host.name, self.w - 2 * _PAD, 14), size=14, font_weight=600)
-        text(g, x + _PAD, y + 37, fit(where, self.w - 2 * _PAD, 11), size=11, class_="px-soft")
+        text(g, x + _PAD, y + 21, host.name, size=14, room=self.w - 2 * _PAD, font_weight=600)
+        text(g, x + _PAD, y + 37, where, "px-soft", 11, room=self.w - 2 * _PAD)
         top = y + _HEAD
         if self.arenas:
             rect(g, x + _PAD, top, self.w - 2 * _PAD, self.inner_h, class_="px-arena", rx=7)
-            shared = "; ".join(ranges(a) for a in self.arenas)
+            shared = "; ".join(format_ranks(a) for a in self.arenas)
             said = f"arena: memory that ranks {shared} share"
             text(
                 g,
                 x + 2 * _PAD,
                 top + self.inner_h - 9,
-                fit(said, self.w - 4 * _PAD, 11),
-                size=11,
-                class_="px-arenaink",
+                said,
+                "px-arenaink",
+                11,
+                room=self.w - 4 * _PAD,
             )
         centres = {}
         for i, rank in enumerate(self.ranks):
@@ -210,9 +217,9 @@ class _HostBox:
             x + self.w - _PAD,
             y + (self.h - _HEAD - self.inner_h) - 9,
             f"tcp: {count(len(self.tcp), 'link')}",
-            size=11,
-            class_="px-soft",
-            text_anchor="end",
+            "px-soft",
+            11,
+            anchor="end",
         )
 
 
@@ -229,26 +236,11 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
         f"M{x + 6:.1f} {y:.1f} h-0.01 a6 6 0 0 0 -6 6 v{_TILE_H - 12:.1f} a6 6 0 0 0 6 6 Z",
         fill=colour,
     )
-    text(
-        g,
-        x + 14,
-        y + 25,
-        str(rank.rank),
-        size=18,
-        font_weight=650,
-        class_="px-soft" if is_dead else "px-ink",
-    )
+    text(g, x + 14, y + 25, str(rank.rank), "px-soft" if is_dead else "px-ink", 18, font_weight=650)
     pid = f"pid {rank.pid}" if rank.pid else ""
-    text(g, x + _TILE_W - 8, y + 20, pid, size=10, class_="px-soft", text_anchor="end")
-    text(g, x + 14, y + 48, sign, size=12, fill=colour, class_="px-sign", font_weight=700)
-    text(
-        g,
-        x + 30,
-        y + 48,
-        "needs input" if state == "input" else state,
-        size=11,
-        class_="px-ink",
-    )
+    text(g, x + _TILE_W - 8, y + 20, pid, "px-soft", 10, anchor="end")
+    text(g, x + 14, y + 48, sign, "px-sign", fill=colour, font_weight=700)
+    text(g, x + 30, y + 48, "needs input" if state == "input" else state, size=11)
 
 
 def _draw(
@@ -291,15 +283,15 @@ def _draw(
     width = max(2 * _MARGIN + widest * step + trunk, 420.0)
     height = y - _GAP + 18 * len(notes) + 26
     root = picture(width, height, title=f"{t.name}: {headline(t)}", description=words)
-    text(root, _MARGIN, 34, fit(t.name, width * 0.45, 16), size=16, font_weight=650)
-    text(root, width - _MARGIN, 34, headline(t), size=12, class_="px-soft", text_anchor="end")
+    text(root, _MARGIN, 34, t.name, size=16, room=width * 0.45, font_weight=650)
+    text(root, width - _MARGIN, 34, headline(t), "px-soft", anchor="end")
     if between:
         x = _MARGIN + (widest + trunk / 2 if has_two else trunk / 2)
         _draw_trunk(root, x, boxes, places, between)
     for box, (bx, by) in zip(boxes, places, strict=True):
         box.draw(root, bx, by)
     for i, (note, kind) in enumerate(notes):
-        text(root, _MARGIN, y + 2 + 18 * i, fit(note, width - 2 * _MARGIN, 12), class_=kind)
+        text(root, _MARGIN, y + 2 + 18 * i, note, kind, room=width - 2 * _MARGIN)
     _legend(root, _MARGIN, height - 14, t)
     return root
 
@@ -336,9 +328,9 @@ def _draw_trunk(
         x,
         min(ends) - 9,
         count(sum(between.values()), "tcp link"),
-        size=10,
-        class_="px-soft",
-        text_anchor="middle",
+        "px-soft",
+        10,
+        anchor="middle",
     )
 
 
@@ -346,6 +338,6 @@ def _legend(root: ET.Element, x: float, y: float, t: WorldTopology) -> None:
     for state, (colour, sign) in _STATES.items():
         n = sum(state_of(r) == state for r in t.ranks)
         if n:
-            text(root, x, y, sign, size=11, fill=colour, class_="px-sign", font_weight=700)
-            text(root, x + 15, y, f"{n} {state}", size=11, class_="px-soft")
+            text(root, x, y, sign, "px-sign", 11, fill=colour, font_weight=700)
+            text(root, x + 15, y, f"{n} {state}", "px-soft", 11)
             x += 34 + 6.4 * len(f"{n} {state}")

@@ -7,11 +7,10 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import msgspec
 
-from phalanx.distributed.bench import algorithm_changes, fit_measurements
+from phalanx.distributed.bench import algorithm_changes, busbw_factor, fit_measurements
 from phalanx.protocol import Limit, Measurement, SweepRun
 
 from .world import clean
@@ -33,6 +32,7 @@ HEADER = "\n".join(
     "#" + "".join(f"{column[line]:>{column[2]}}" for column in _COLUMNS)[1:].rstrip()
     for line in (0, 1)
 )
+_MODEL_STEPS = 48
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -83,20 +83,6 @@ def format_measurement(m: Measurement) -> str:
 def table(measurements: Iterable[Measurement]) -> str:
     """Return the two header lines and a line for each measurement."""
     return "\n".join([HEADER, *map(format_measurement, measurements)])
-
-
-def table_html(measurements: Iterable[Measurement]) -> str:
-    """Return an HTML table; outside text is escaped."""
-    root = ET.Element("table", {"aria-label": "bandwidth by size"})
-    head = ET.SubElement(ET.SubElement(root, "thead"), "tr")
-    for name, unit, _ in _COLUMNS:
-        ET.SubElement(head, "th", {"scope": "col"}).text = f"{name} {unit}".strip()
-    body = ET.SubElement(root, "tbody")
-    for m in measurements:
-        row = ET.SubElement(body, "tr")
-        for cell in _cells(m):
-            ET.SubElement(row, "td", {"style": "text-align:right"}).text = cell
-    return ET.tostring(root, encoding="unicode", method="html")
 
 
 def limit_words(limit: Limit) -> str:
@@ -176,6 +162,21 @@ def sweep_model(run: SweepRun) -> dict[str, Any]:
             for c in algorithm_changes(run.points)
         ],
     }
+
+
+def model_curve(points: Sequence[Measurement]) -> tuple[tuple[float, float, float], ...]:
+    """Return the fitted model as a curve.
+
+    Each row has bytes, bus bandwidth in GB/s and time in µs.
+    """
+    fit = fit_measurements(points)
+    if fit is None:
+        return ()
+    measured = [m.nbytes for m in points if m.nbytes > 0]
+    low, high = min(measured), max(measured)
+    factor = busbw_factor(points[0].op, points[0].ranks)
+    sizes = [low * (high / low) ** (i / _MODEL_STEPS) for i in range(_MODEL_STEPS + 1)]
+    return tuple((n, n / fit.seconds(n) * factor / 1e9, fit.seconds(n) * 1e6) for n in sizes)
 
 
 def sweep_json(run: SweepRun) -> str:

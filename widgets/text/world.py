@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Literal, TypeVar
 
 import msgspec
 
-from phalanx.protocol import HostInfo, LinkInfo, RankInfo, WorldTopology
+from phalanx.protocol import HostInfo, LinkInfo, RankInfo, WorldTopology, format_ranks
 from phalanx.workspace import format_time
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -83,21 +82,15 @@ def headline(t: WorldTopology) -> str:
     return f"{count(t.size, 'rank')} on {count(len(t.hosts), 'host')}, {stands}"
 
 
+def address(host: HostInfo) -> str:
+    """Return a host's address and network card, if known."""
+    return f"{host.address} on {host.device}" if host.device else host.address
+
+
 def address_and_cores(host: HostInfo) -> str:
     """Describe a host's address, network card and cores, if known."""
-    address = f"{host.address} on {host.device}" if host.device else host.address
-    return " · ".join(filter(None, (address, count(host.cores, "core") if host.cores else "")))
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Format numbers as ranges: 0-2,5."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and runs[-1][1] == n - 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    cores = count(host.cores, "core") if host.cores else ""
+    return " · ".join(filter(None, (address(host), cores)))
 
 
 def arenas(t: WorldTopology) -> dict[int, list[set[int]]]:
@@ -164,7 +157,9 @@ def describe(t: WorldTopology) -> str:
             pid = f"pid {r.pid:<8} " if r.pid else ""
             memory = f"{_memory(r):>8}  " if any(map(_memory, ranks)) else ""
             lines.append(f"    rank {r.rank:<3} {pid}{memory}{r.state}{_cell(r)}{said}")
-        lines += [f"    arena: ranks {ranges(a)} share memory" for a in shared.get(host.index, ())]
+        lines += [
+            f"    arena: ranks {format_ranks(a)} share memory" for a in shared.get(host.index, ())
+        ]
         if inside[host.index]:
             lines.append(f"    tcp: {count(len(inside[host.index]), 'link')} between these ranks")
     lines += [

@@ -156,7 +156,7 @@ def test_notebook_7(tmp_path):
     _install(tmp_path)
     errors: list[str] = []
     with (
-        chromium_page(viewport={"width": 1280, "height": 800}) as page,
+        chromium_page(viewport={"width": 1280, "height": 1100}) as page,
         notebook_7(tmp_path) as address,
     ):
         notebook = tmp_path / "notebooks/watch.ipynb"
@@ -168,7 +168,28 @@ def test_notebook_7(tmp_path):
         user.type(2)
         user.see("idle", "idle")
         user.look("notebook-7")
+        _click_while_a_cell_runs(user)
         user.type(0)
         user.accept("Stop")
         user.see()
         assert not [error for error in errors if "phalanx" in error]
+
+
+def _click_while_a_cell_runs(user: FieldUser) -> None:
+    """Ask a rank where it is, and stop it: both servers hand a click to a subshell of the kernel."""
+    topology = user.page.locator(".px-topology")
+
+    def tile(state: str) -> Any:
+        return topology.locator(f'.px-tile[data-state="{state}"][aria-label^="rank 1:"]')
+
+    user.widget.locator(".px-dots").click()
+    tile("idle").wait_for(timeout=PATIENCE_MS)
+    user.run_code(
+        "%%distributed\nimport time\nif rank == 1:\n    time.sleep(600)\npx.all_sum(rank)"
+    )
+    tile("busy").click(timeout=PATIENCE_MS)
+    topology.get_by_role("button", name="Where is it?", exact=True).click()
+    topology.locator("pre").get_by_text("cell line 3").wait_for(timeout=PATIENCE_MS)
+    topology.get_by_role("button", name="Interrupt the cell", exact=True).click()
+    user.read("KeyboardInterrupt")
+    tile("idle").wait_for(timeout=PATIENCE_MS)

@@ -63,10 +63,12 @@ def test_which_algorithms_are_in_use_and_which_were():
     assert in_use.frames() == ()
 
 
-def test_a_host_says_its_network_card():
-    world = make_world(1, 1)
-    host = msgspec.structs.replace(world.hosts[0], device="eth7")
-    assert world_of(msgspec.structs.replace(world, hosts=(host,))).hosts[0].device == "eth7"
+def test_a_host_says_its_network_card_and_that_its_ranks_take_turns():
+    world = make_world(1, 5)
+    host = msgspec.structs.replace(world.hosts[0], address="10.0.0.1", device="eth7", cores=2)
+    (said,) = world_of(msgspec.structs.replace(world, hosts=(host,))).hosts
+    assert said.where == "10.0.0.1 on eth7"
+    assert said.load == "5 ranks on 2 cores: 2.5 to each, they take turns"
 
 
 def test_the_world_is_sent_in_short():

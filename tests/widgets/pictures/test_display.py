@@ -26,7 +26,10 @@ class Word(LiveWidget):
     _esm = "export default { render() {} }"
     said = "first"
 
-    def tick(self) -> None:
+    def _poll(self, workspace: Any, number: int) -> None:
+        """Nothing."""
+
+    def _show(self, polled: None) -> None:
         """Nothing."""
 
     def still(self) -> StillPicture:
@@ -70,7 +73,7 @@ def make():
     made: list[Word] = []
 
     def make_one() -> Word:
-        made.append(Word())
+        made.append(Word(SimpleNamespace(topology=None)))
         return made[-1]
 
     yield make_one
@@ -122,10 +125,12 @@ def test_a_cells_end_waits_once_for_all_widgets(make, shell, monkeypatch):
     shell.events.trigger("post_run_cell", None)
     assert asked == [3]
     first.close()
+    for view in ("a", "b"):
+        second._on_message(second, {"kind": "open", "view": view}, [])
     second._on_message(second, {"kind": "look", "view": "a"}, [])
-    second._on_message(second, {"kind": "there", "view": "a"}, [])
+    second._on_message(second, {"kind": "close", "view": "a"}, [])
     shell.events.trigger("post_run_cell", None)
-    second._on_message(second, {"kind": "close", "view": "a"}, [])  # its page is gone
+    second._on_message(second, {"kind": "close", "view": "b"}, [])  # no page has it any more
     shell.events.trigger("post_run_cell", None)
     assert asked == [3, 2, 1]
 

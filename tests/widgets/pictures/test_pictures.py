@@ -36,7 +36,6 @@ from phalanx.widgets import (
     sweep_csv,
     sweep_json,
     table,
-    table_html,
     topology,
 )
 
@@ -158,7 +157,6 @@ def test_outside_text_is_escaped():
         assert not list(root.iter(f"{_SVG}script"))
         assert "<script" not in picture.svg
         assert "\x1b" not in picture.text
-    assert "<script" not in table_html([m])
 
 
 def test_names_for_those_who_cannot_see():
@@ -320,9 +318,7 @@ def test_the_table_shows_where_the_algorithm_changes():
     rows = [format_measurement(m).split()[column] for m in _changing()]
     assert set(rows) == {"inline", "staged"}
     assert rows == sorted(rows)
-    told = replace(_changing()[0], algorithm="<b>")
-    assert '<td style="text-align:right">&lt;b&gt;</td>' in table_html([told])
-    assert format_measurement(replace(told, algorithm="")).split()[column] == "-"
+    assert format_measurement(replace(_changing()[0], algorithm="")).split()[column] == "-"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 // The live Bandwidth widget: a sweep with its limits and earlier sweeps. It draws the frames of phalanx.widgets.Bandwidth, and
 // turns clicks into requests.
 
-import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
+import { Chart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
-import { button, disable, el, set_attributes, set_text } from "./shared/dom";
+import { button, disable, el, fill, set_attributes, set_text } from "./shared/dom";
 import { decode, type Model } from "./shared/model";
 import { save_text } from "./shared/save";
 import { on_theme } from "./shared/theme";
@@ -13,7 +13,7 @@ import { module_of, WidgetView } from "./shared/view";
 const ANSWER_S = 10;
 const KINDS: Kind[] = ["bandwidth", "time"];
 
-export class BandwidthView extends WidgetView {
+class BandwidthView extends WidgetView {
   private readonly form: Form;
   private readonly fill = el("div", { class: "px-fill" });
   private readonly bar = el(
@@ -37,7 +37,7 @@ export class BandwidthView extends WidgetView {
   private named = "";
   private at = -1; // index of the point that the keys have selected
 
-  constructor(model: Model, root: HTMLElement, make: MakeChart = make_chart) {
+  constructor(model: Model, root: HTMLElement) {
     super(model, root, "px-bandwidth");
     this.form = new Form(this.disposables, {
       run: (asked) => this.ask("run", { ...asked }),
@@ -46,7 +46,7 @@ export class BandwidthView extends WidgetView {
     const header = el("header", { class: "px-bar" }, this.name, this.pill, this.save_buttons());
     const progress = el("div", { class: "px-row" }, this.bar, this.far);
     root.append(header, this.why, this.form.element, progress, this.stage, this.said, this.words);
-    this.charts = KINDS.map((kind) => make(kind, (nbytes) => this.say(nbytes)));
+    this.charts = KINDS.map((kind) => new Chart(kind, (nbytes) => this.say(nbytes)));
     this.stage.append(...this.charts.map((chart) => chart.element));
     this.listen();
     this.on_frame();
@@ -91,13 +91,13 @@ export class BandwidthView extends WidgetView {
     this.stage.hidden = !has_points;
     if (has_points) for (const chart of this.charts) chart.draw(frame);
     const words = has_points ? frame.words : [NO_SWEEP];
-    this.words.replaceChildren(...words.map((line) => el("li", {}, line)));
+    fill(this.words, words, () => el("li"), set_text);
   }
 
   protected update(): void {
     const { frame } = this;
     if (!frame) {
-      set_text(this.words, NO_SWEEP);
+      fill(this.words, [NO_SWEEP], () => el("li"), set_text);
       return;
     }
     const state = frame.state === "none" ? "ready" : frame.state;

@@ -178,7 +178,7 @@ class MonitorView extends WidgetView {
     this.ops = ops.join();
     const items = ops.map((op) => {
       const swatch = el("span", { class: "px-swatch", "aria-hidden": "true" });
-      swatch.style.background = `var(${colour_of(op)})`;
+      swatch.style.background = `var(--px-${colour_of(op)}, var(--px-soft))`;
       return el("span", { class: "px-count" }, swatch, op);
     });
     if (ops.length) {

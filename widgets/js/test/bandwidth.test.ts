@@ -1,16 +1,15 @@
 // The Bandwidth widget with a fake kernel; charts are checked by the data they get.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { BandwidthView } from "../src/bandwidth";
-import type { Chart, MakeChart } from "../src/bandwidth/chart";
+import bandwidth from "../src/bandwidth";
 import {
-  between, decades, fitted, panel, say_point, short, ticks, type Frame, type Kind,
+  decades, panel, say_point, short, ticks, type Frame,
 } from "../src/bandwidth/state";
 import { FakeModel, packed } from "./support/fakes";
-import { make_frame, make_point } from "./support/sweeps";
+import { FakePlot, make_frame, make_point, stub_browser } from "./support/sweeps";
 
-// jsdom has no canvas, and uPlot needs more of a browser when it is loaded.
-vi.mock("uplot", () => ({ default: class {} }));
+vi.mock("uplot", async () => ({ default: (await import("./support/sweeps")).FakePlot }));
+stub_browser();
 
 const media = new Map<string, EventTarget>();
 vi.stubGlobal("matchMedia", (query: string) => {
@@ -18,7 +17,6 @@ vi.stubGlobal("matchMedia", (query: string) => {
   media.set(query, known);
   return known;
 });
-vi.stubGlobal("devicePixelRatio", 1);
 
 function last<T>(all: T[] | undefined): T | undefined {
   return all?.[all.length - 1];
@@ -38,15 +36,9 @@ describe("what a chart needs", () => {
 
   it("has no place for nothing on a log axis", () => {
     const run = { name: "alone", points: [make_point(8, { busbw_gbs: 0 }), make_point(0)] };
-    const { sizes, now } = panel("bandwidth", make_frame(0, { run, fit: null }));
+    const { sizes, now } = panel("bandwidth", make_frame(0, { run, fit: [] }));
     expect(sizes).toEqual([8]);
     expect(now).toEqual([null]);
-  });
-
-  it("computes the model's bandwidth", () => {
-    const fit = { alpha_us: 0, ns_per_byte: 0.125, factor: 1.5 };
-    expect(fitted("bandwidth", fit, 1e6)).toBeCloseTo(12);
-    expect(fitted("time", fit, 1e6)).toBeCloseTo(125);
   });
 
   it("chooses axes", () => {
@@ -55,7 +47,6 @@ describe("what a chart needs", () => {
     expect(decades([10])).toEqual([10, 100]);
     expect(ticks(8, 1 << 20, 4, 4).length).toBeLessThanOrEqual(4);
     expect(ticks(0.01, 100, 10, 9)).toHaveLength(5);
-    expect(between(8, 8, 5)).toEqual([8]);
     expect(short(0.00001234)).toBe("1e-5");
     expect(short(12.345)).toBe("12.3");
   });
@@ -66,34 +57,10 @@ describe("what a chart needs", () => {
   });
 });
 
-class FakeChart implements Chart {
-  readonly element = document.createElement("figure");
-  readonly drawn: Frame[] = [];
-  at: number | null = null;
-  is_closed = false;
-
-  constructor(readonly kind: Kind, readonly on_point: (nbytes: number | null) => void) {}
-
-  draw(frame: Frame): void {
-    this.drawn.push(frame);
-  }
-  point_at(nbytes: number | null): void {
-    this.at = nbytes;
-  }
-  close(): void {
-    this.is_closed = true;
-  }
-}
-
 describe("the widget", () => {
   let model: FakeModel;
   let root: HTMLElement;
-  let charts: FakeChart[];
-  let view: BandwidthView;
-  const make: MakeChart = (kind, on_point) => {
-    charts.push(new FakeChart(kind, on_point));
-    return charts[charts.length - 1] as Chart;
-  };
+  let close: () => void;
   const find = <E extends HTMLElement>(query: string): E => root.querySelector(query) as E;
   const button = (words: string): HTMLButtonElement =>
     [...root.querySelectorAll("button")].find((b) => b.textContent === words) as HTMLButtonElement;
@@ -102,21 +69,20 @@ describe("the widget", () => {
 
   beforeEach(() => {
     vi.useFakeTimers();
-    charts = [];
     model = new FakeModel();
     root = document.createElement("div");
     document.body.append(root);
-    view = new BandwidthView(model, root, make);
+    close = bandwidth.render({ model, el: root });
   });
   afterEach(() => {
-    view.close();
+    close();
     root.remove();
     vi.useRealTimers();
   });
 
   it("says how to get a measurement where there is none", () => {
     expect(root.textContent).toContain("nothing is measured yet: choose an operation and press Run");
-    show(make_frame(0, { state: "none", run: null, limits: [], fit: null, words: [], progress: "" }));
+    show(make_frame(0, { state: "none", run: null, limits: [], fit: [], words: [], progress: "" }));
     expect(root.textContent).toContain("nothing is measured yet");
     expect(button("Run").disabled).toBe(false);
     expect(button("Stop").disabled).toBe(true);
@@ -126,8 +92,9 @@ describe("the widget", () => {
   it("shows points as they come, and how far it is", () => {
     for (const n of [1, 2, 5]) {
       show(make_frame(n));
-      expect(last(charts[0]?.drawn)?.run?.points.length).toBe(n);
-      expect(charts[1]?.drawn.length).toBe(charts[0]?.drawn.length);
+      for (const kind of ["bandwidth", "time"] as const) {
+        expect(last(FakePlot.of(kind).data)?.filter((value) => value !== null).length).toBe(n);
+      }
       const bar = find("[role=progressbar]");
       expect(bar.getAttribute("aria-valuenow")).toBe(String(n));
       expect(bar.getAttribute("aria-valuetext")).toBe(`${n} of 8 sizes, about 4 s left`);
@@ -167,54 +134,28 @@ describe("the widget", () => {
     expect(root.querySelector("b")).toBeNull();
   });
 
-  it("goes grey when the ranks are gone, and comes back", () => {
-    show(make_frame(3, { status: "gone", why: "this workspace was stopped" }));
-    expect(root.classList.contains("px-grey")).toBe(true);
-    expect(find("[role=alert]").textContent).toBe("this workspace was stopped");
-    expect(button("Run").disabled).toBe(true);
-    show(make_frame(3, { state: "done" }));
-    expect(root.classList.contains("px-grey")).toBe(false);
-    expect(button("Run").disabled).toBe(false);
-  });
-
-  it("says so when the kernel is silent", async () => {
-    show(make_frame(3));
-    await vi.advanceTimersByTimeAsync(10_000);
-    expect(find("[role=status]").textContent).toBe("no answer");
-    expect(find("[role=alert]").textContent).toContain("no word from the kernel");
-  });
-
   it("goes from size to size with the arrow keys, in words", () => {
     show(make_frame(3));
     const press = (key: string): boolean =>
       find(".px-stage").dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true, bubbles: true }));
     press("ArrowRight");
-    expect(charts[0]?.at).toBe(8);
+    expect(FakePlot.of("bandwidth").left).toBe(2 * Math.log2(8));
     press("End");
-    expect(charts[1]?.at).toBe(128);
+    expect(FakePlot.of("time").left).toBe(2 * Math.log2(128));
     expect(find(".px-said").textContent).toContain("128 B: ");
     press("ArrowLeft");
     expect(find(".px-said").textContent).toContain("32 B: ");
-    charts[0]?.on_point(9);
+    FakePlot.of("time").hook("setCursor", { cursor: { idx: 0 } });
     expect(find(".px-said").textContent).toContain("8 B: ");
   });
 
   it("draws anew when the reader takes another scheme", () => {
     show(make_frame(3));
-    const n_drawn = charts[0]?.drawn.length ?? 0;
+    const { n_drawn } = FakePlot.of("time");
     media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
-    expect(charts[0]?.drawn.length).toBe(n_drawn + 1);
-    view.close();
+    expect(FakePlot.of("time").n_drawn).toBe(n_drawn + 1);
+    close();
     media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
-    expect(charts[0]?.drawn.length).toBe(n_drawn + 1);
-  });
-
-  it("leaves nothing behind", () => {
-    show(make_frame(3));
-    view.close();
-    expect(model.n_listeners).toBe(0);
-    expect(vi.getTimerCount()).toBe(0);
-    expect(charts.every((chart) => chart.is_closed)).toBe(true);
-    expect(root.childElementCount).toBe(0);
+    expect(FakePlot.of("time").n_drawn).toBe(n_drawn + 1);
   });
 });

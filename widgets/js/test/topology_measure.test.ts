@@ -4,6 +4,7 @@ import { make_frame, make_rank, make_world, packed } from "./support/fakes";
 import { Page } from "./support/topology_page";
 
 const world = make_world(2, 2);
+const NASTY = "stopped <script>alert(1)</script>";
 const FAR = "504 of 2016 links, about 24 s left";
 
 describe("links that are measured", () => {
@@ -36,6 +37,8 @@ describe("links that are measured", () => {
     page.button("Measure the links").focus();
     page.button("Measure the links").click();
     const asked = page.model.sent[page.model.sent.length - 1];
+    expect(asked).toMatchObject({ kind: "ask", action: "links" });
+    expect(page.button("Measure the links").getAttribute("aria-disabled")).toBe("true");
     frame(FAR);
     page.button("Stop").focus();
     page.button("Stop").click();
@@ -44,9 +47,10 @@ describe("links that are measured", () => {
     await settle();
     frame("");
     expect(document.activeElement).toBe(page.button("Measure the links"));
-    page.model.tell("msg:custom", { kind: "answer", id: asked?.["id"], ok: true, text: "stopped" });
+    page.model.tell("msg:custom", { kind: "answer", id: asked?.["id"], ok: true, text: NASTY });
     await settle();
-    expect(page.root.querySelector(".px-measured")?.textContent).toBe("stopped");
+    expect(page.root.querySelector(".px-measured")?.textContent).toBe(NASTY);
+    expect(page.root.querySelector("script")).toBeNull();
     expect(page.button("Measure the links").getAttribute("aria-disabled")).toBeNull();
     expect(page.button("Measure the links").disabled).toBe(false);
   });

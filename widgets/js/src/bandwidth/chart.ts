@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 
 import { el } from "../shared/dom";
-import { colour } from "../shared/theme";
+import { colours_of, type Colours } from "../shared/theme";
 import { size } from "../shared/words";
 import { decades, panel, short, ticks, type Column, type Frame, type Kind, type Panel } from "./state";
 
@@ -17,23 +17,15 @@ const N_EARLIER = 5; // colours after the first, in turn
 const OWN = "series-1";
 const CHANGE_DASH = [1, 4];
 
-export interface Chart {
-  readonly element: HTMLElement;
-  draw(frame: Frame): void;
-  /** Mark a size, or none. */
-  point_at(nbytes: number | null): void;
-  close(): void;
-}
-
-export type MakeChart = (kind: Kind, on_point: (nbytes: number | null) => void) => Chart;
-
-class PlotChart implements Chart {
+/** One panel; `on_point` gets the size under the pointer. */
+export class Chart {
   readonly element = el("figure", { class: "px-chart" });
   private readonly stage = el("div", { class: "px-plot" });
   private plot: uPlot | null = null;
   private frame: Frame | null = null;
   private shown: Panel = { sizes: [], now: [], fit: [], earlier: [] }; // made from `frame`
   private shape = "";
+  private colours: Colours = () => "";
   private readonly watch: ResizeObserver;
 
   constructor(
@@ -54,12 +46,13 @@ class PlotChart implements Chart {
 
   draw(frame: Frame): void {
     this.frame = frame;
+    this.colours = colours_of(this.element);
     this.shown = panel(this.kind, frame);
     const lines = this.lines(frame);
     const series = [{}, ...lines.map(([its]) => its)];
     const data: uPlot.AlignedData = [this.shown.sizes, ...lines.map(([, column]) => column)];
     // A change of the series or colours needs a new plot.
-    const shape = JSON.stringify([series, COLOURS.map((name) => colour(this.element, name))]);
+    const shape = JSON.stringify([series, COLOURS.map(this.colours)]);
     if (!this.plot || shape !== this.shape) {
       this.plot?.destroy();
       this.shape = shape;
@@ -72,10 +65,10 @@ class PlotChart implements Chart {
   /** Return the lines with their columns, in the order of drawing. */
   private lines(frame: Frame): [uPlot.Series, Column][] {
     const { now, fit, earlier } = this.shown;
-    const own = { stroke: colour(this.element, OWN), spanGaps: true };
+    const own = { stroke: this.colours(OWN), spanGaps: true };
     const lines = earlier.map((column, i): [uPlot.Series, Column] => {
       const points = { show: true, size: 4 }; // a stopped sweep may have too few points for a line
-      const stroke = colour(this.element, `series-${2 + (i % N_EARLIER)}`);
+      const stroke = this.colours(`series-${2 + (i % N_EARLIER)}`);
       return [{ label: frame.earlier[i]?.name ?? "", stroke, width: 1.2, alpha: 0.7, spanGaps: true, points }, column];
     });
     if (fit.some((value) => value !== null)) {
@@ -89,8 +82,8 @@ class PlotChart implements Chart {
   }
 
   private options(series: uPlot.Series[]): uPlot.Options {
-    const ink = colour(this.element, "soft");
-    const grid = { stroke: colour(this.element, "edge"), width: 1 };
+    const ink = this.colours("soft");
+    const grid = { stroke: this.colours("edge"), width: 1 };
     const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui" };
     return {
       width: this.width,
@@ -168,7 +161,7 @@ class PlotChart implements Chart {
     ctx.lineWidth = 1.4 * ratio;
     for (const limit of this.kind === "bandwidth" ? frame.limits : []) {
       const y = u.valToPos(limit.gbs, "y", true);
-      ctx.strokeStyle = ctx.fillStyle = colour(this.element, "input");
+      ctx.strokeStyle = ctx.fillStyle = this.colours("input");
       ctx.setLineDash([7 * ratio, 4 * ratio]);
       ctx.beginPath();
       ctx.moveTo(bbox.left, y);
@@ -180,8 +173,8 @@ class PlotChart implements Chart {
     frame.changes.forEach((change, i) => {
       const x = u.valToPos(Math.sqrt(change.below * change.above), "x", true);
       const is_left = x < bbox.left + bbox.width / 2;
-      ctx.strokeStyle = colour(this.element, OWN);
-      ctx.fillStyle = colour(this.element, "soft");
+      ctx.strokeStyle = this.colours(OWN);
+      ctx.fillStyle = this.colours("soft");
       ctx.setLineDash(CHANGE_DASH.map((pixels) => pixels * ratio));
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
@@ -192,7 +185,7 @@ class PlotChart implements Chart {
       ctx.fillText(`${change.before} → ${change.after}`, x + (is_left ? 4 : -4) * ratio, y);
     });
     ctx.setLineDash([]);
-    ctx.strokeStyle = colour(this.element, OWN);
+    ctx.strokeStyle = this.colours(OWN);
     ctx.globalAlpha = 0.55;
     for (const { nbytes, low, high } of this.whiskers()) {
       const x = u.valToPos(nbytes, "x", true);
@@ -203,7 +196,7 @@ class PlotChart implements Chart {
     }
     ctx.globalAlpha = 1;
     ctx.textAlign = "center";
-    ctx.fillStyle = colour(this.element, "dead");
+    ctx.fillStyle = this.colours("dead");
     ctx.font = `bold ${15 * ratio}px system-ui`;
     for (const point of frame.run?.points ?? []) {
       const value = this.kind === "bandwidth" ? point.busbw_gbs : point.time_us;
@@ -218,6 +211,7 @@ class PlotChart implements Chart {
     this.on_point(idx === null || idx === undefined ? null : (u.data[0][idx] ?? null));
   }
 
+  /** Mark a size, or none. */
   point_at(nbytes: number | null): void {
     if (!this.plot) return;
     if (nbytes === null) {
@@ -235,5 +229,3 @@ class PlotChart implements Chart {
     this.plot?.destroy();
   }
 }
-
-export const make_chart: MakeChart = (kind, on_point) => new PlotChart(kind, on_point);

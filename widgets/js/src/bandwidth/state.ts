@@ -24,13 +24,6 @@ export interface Limit {
   gbs: number;
 }
 
-/** Seconds = alpha_us / 1e6 + bytes * ns_per_byte / 1e9; bus bandwidth is algorithm bandwidth * `factor`. */
-export interface Fit {
-  alpha_us: number;
-  ns_per_byte: number;
-  factor: number;
-}
-
 export interface Change {
   below: number;
   above: number;
@@ -62,7 +55,7 @@ export interface Frame {
   run: Run | null;
   earlier: Run[];
   limits: Limit[];
-  fit: Fit | null;
+  fit: [nbytes: number, busbw_gbs: number, time_us: number][]; // the model as a curve
   changes: Change[];
   words: string[];
 }
@@ -78,8 +71,6 @@ export interface Panel {
   earlier: Column[];
 }
 
-const FIT_STEPS = 40;
-
 export function is_running(frame: Frame): boolean {
   return frame.state === "waiting" || frame.state === "measuring";
 }
@@ -89,37 +80,22 @@ function value(kind: Kind, point: Point): number | null {
   return found > 0 ? found : null; // a log axis cannot show 0
 }
 
-/** Return sizes from low to high, evenly spaced on a log axis. */
-export function between(low: number, high: number, steps: number): number[] {
-  if (!(high > low)) return [low];
-  return Array.from({ length: steps + 1 }, (_, i) => low * (high / low) ** (i / steps));
-}
-
-export function fitted(kind: Kind, fit: Fit, nbytes: number): number {
-  const us = fit.alpha_us + (nbytes * fit.ns_per_byte) / 1e3;
-  return kind === "time" ? us : ((nbytes / us) * fit.factor) / 1e3;
-}
-
 /** Align the sweep, its model and earlier sweeps on common sizes. */
 export function panel(kind: Kind, frame: Frame): Panel {
   const runs = [frame.run, ...frame.earlier].map((run) =>
     (run?.points ?? []).filter((point) => point.nbytes > 0),
   );
-  const own = (runs[0] ?? []).map((point) => point.nbytes);
-  const samples =
-    frame.fit && own.length > 1 ? between(Math.min(...own), Math.max(...own), FIT_STEPS) : [];
-  const all = [...runs.flat().map((point) => point.nbytes), ...samples];
+  const fit = new Map(frame.fit.map(([nbytes, gbs, us]) => [nbytes, kind === "bandwidth" ? gbs : us]));
+  const all = [...runs.flat().map((point) => point.nbytes), ...fit.keys()];
   const sizes = [...new Set(all)].sort((a, b) => a - b);
   const columns = runs.map((points) => {
     const by_size = new Map(points.map((point) => [point.nbytes, value(kind, point)]));
     return sizes.map((n) => by_size.get(n) ?? null);
   });
-  const sampled = new Set(samples);
-  const { fit } = frame;
   return {
     sizes,
     now: columns[0] ?? [],
-    fit: sizes.map((n) => (fit && sampled.has(n) ? fitted(kind, fit, n) : null)),
+    fit: sizes.map((n) => fit.get(n) ?? null),
     earlier: columns.slice(1),
   };
 }

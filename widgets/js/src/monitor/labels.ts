@@ -1,6 +1,6 @@
 // The labels beside the lanes: a button for each rank, with its state in words.
 
-import { el, set_attributes, set_text } from "../shared/dom";
+import { el, set_attributes, set_text, TabStop } from "../shared/dom";
 import { rate } from "../shared/words";
 import { STATES } from "../topology/state";
 import { rows_of } from "./paint";
@@ -20,7 +20,9 @@ export class Labels {
   private labels: Label[] = [];
   private is_small = false;
 
-  constructor(private readonly on_choose: (rank: number) => void) {}
+  constructor(private readonly on_choose: (rank: number) => void) {
+    new TabStop(this.element, () => this.labels.map(({ button }) => [button]));
+  }
 
   update(frame: Frame, chosen: number): void {
     if (this.labels.length !== frame.ranks.length) this.make(frame.ranks.length);
@@ -43,10 +45,6 @@ export class Labels {
     });
   }
 
-  focus(rank: number): void {
-    this.labels[rank]?.button.focus();
-  }
-
   private make(n: number): void {
     const { lane, gap } = rows_of(n);
     this.is_small = lane < 15;
@@ -63,19 +61,8 @@ export class Labels {
       button.style.height = `${lane}px`;
       button.append(el("span", { class: "px-number" }, String(rank)), sign, words);
       button.addEventListener("click", () => this.on_choose(rank));
-      button.addEventListener("keydown", (event) => this.on_key(event, rank));
       return { button, sign, share, what, figure };
     });
     this.element.replaceChildren(...this.labels.map(({ button }) => button));
-  }
-
-  private on_key(event: KeyboardEvent, rank: number): void {
-    const last = this.labels.length - 1;
-    const to = { ArrowUp: rank - 1, ArrowDown: rank + 1, Home: 0, End: last }[event.key];
-    if (to === undefined || to < 0 || to > last) return;
-    event.preventDefault();
-    event.stopPropagation();
-    this.labels.forEach(({ button }, at) => set_attributes(button, { tabindex: at === to ? 0 : -1 }));
-    this.focus(to);
   }
 }

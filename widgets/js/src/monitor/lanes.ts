@@ -1,7 +1,8 @@
 // Handles pointer and keyboard on the lanes: select, pan, zoom.
 
 import { Disposables, el, set_attributes, set_text } from "../shared/dom";
-import { height_of, paint, rank_at, theme_of } from "./paint";
+import { colours_of } from "../shared/theme";
+import { height_of, paint, rank_at } from "./paint";
 import { cell_at, panned, span_at, zoomed, type Cell, type History, type Span, type Window } from "./state";
 import { say_span } from "./words";
 
@@ -94,7 +95,7 @@ export class Lanes {
     if (!context) return;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     const view = { left: this.right - this.window.length, right: this.right, now: this.now };
-    paint(context, this.history, { ...view, width: this.width, chosen: this.chosen }, theme_of(this.root));
+    paint(context, this.history, { ...view, width: this.width, chosen: this.chosen }, colours_of(this.root));
     if (this.pointed?.span) this.tell(this.pointed.span);
   }
 

@@ -1,31 +1,15 @@
 // Draws lanes on a canvas: cells, operations with their waiting part, states, and the time axis.
 
+import type { Colours } from "../shared/theme";
 import { end_of, ticks, type History, type Lane, type Span } from "./state";
 
-const OPS = [
-  "all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "broadcast", "all_to_all", "send", "recv", "barrier",
-  "split",
-];
-const NAMES = ["page", "sunk", "edge", "ink", "soft", "busy", "input", "dead"] as const;
 const AXIS = 20;
 const LEAST_APART = 48; // pixels between two times on the axis
 const PALE = 0.4;
 
-/** Return the colour property (operations.css) of an operation; the soft one if it has none. */
+/** Return the name of an operation's colour; operations.css lacks those of a newer engine. */
 export function colour_of(op: string): string {
-  return OPS.includes(op) ? `--px-op-${op.replaceAll("_", "-")}` : "--px-soft";
-}
-
-export type Theme = Record<string, string>;
-
-/** Read the page's current colours, as the theme may change at any time. */
-export function theme_of(root: Element): Theme {
-  const look = getComputedStyle(root);
-  const theme: Theme = {};
-  for (const name of NAMES) theme[name] = look.getPropertyValue(`--px-${name}`).trim() || "gray";
-  for (const name of OPS.map(colour_of)) theme[name] = look.getPropertyValue(name).trim() || "gray";
-  theme["--px-soft"] = theme["soft"] as string;
-  return theme;
+  return `op-${op.replaceAll("_", "-")}`;
 }
 
 export interface Words {
@@ -124,7 +108,7 @@ interface Row extends View {
 }
 
 /** Redraw all lanes. */
-export function paint(context: CanvasRenderingContext2D, history: History, view: View, theme: Theme): void {
+export function paint(context: CanvasRenderingContext2D, history: History, view: View, colours: Colours): void {
   const n = history.lanes.length;
   const { lane: height, gap } = rows_of(n);
   context.clearRect(0, 0, view.width, height_of(n));
@@ -133,24 +117,24 @@ export function paint(context: CanvasRenderingContext2D, history: History, view:
   const ground = new Brush();
   const brush = new Brush();
   const rows = history.lanes.map((_, rank): Row => ({ ...view, y: rank * (height + gap), height, place }));
-  for (const row of rows) ground.rect(theme["sunk"] as string, 1, 0, row.y, view.width, height);
-  history.lanes.forEach((lane, rank) => put_cells(ground, lane, rows[rank] as Row, theme));
-  for (const row of rows) put_gaps(ground, brush, history.gaps, row, theme);
+  for (const row of rows) ground.rect(colours("sunk"), 1, 0, row.y, view.width, height);
+  history.lanes.forEach((lane, rank) => put_cells(ground, lane, rows[rank] as Row, colours));
+  for (const row of rows) put_gaps(ground, brush, history.gaps, row, colours);
   ground.flush(context);
-  history.lanes.forEach((lane, rank) => put_states(context, brush, lane, rows[rank] as Row, theme));
+  history.lanes.forEach((lane, rank) => put_states(context, brush, lane, rows[rank] as Row, colours));
   const strip = height > 15 ? 4 : 2;
   history.lanes.forEach((lane, rank) =>
-    put_spans(brush, lane.spans, { ...(rows[rank] as Row), height: height - strip - 1 }, theme),
+    put_spans(brush, lane.spans, { ...(rows[rank] as Row), height: height - strip - 1 }, colours),
   );
   brush.flush(context);
   brush.write(context);
   const chosen = rows[view.chosen];
   if (chosen) {
-    context.strokeStyle = theme["ink"] as string;
+    context.strokeStyle = colours("ink");
     context.lineWidth = 1.5;
     context.strokeRect(0.75, chosen.y + 0.75, view.width - 1.5, height - 1.5);
   }
-  paint_axis(context, view, place, n * (height + gap), theme);
+  paint_axis(context, view, place, n * (height + gap), colours);
 }
 
 function paint_axis(
@@ -158,10 +142,10 @@ function paint_axis(
   view: View,
   place: Row["place"],
   foot: number,
-  theme: Theme,
+  colours: Colours,
 ): void {
   context.font = "11px system-ui, sans-serif";
-  context.fillStyle = theme["soft"] as string;
+  context.fillStyle = colours("soft");
   let before = Infinity; // from right to left
   for (const [time, words] of ticks(view.left, view.right, view.now)) {
     const x = place(time);
@@ -176,39 +160,42 @@ function paint_axis(
   }
 }
 
+/** Return where a time range begins in a row, and its width; null if it is out of sight. */
+function extent(row: Row, from: number, until: number): [x: number, width: number] | null {
+  if (until < row.left || from > row.right) return null;
+  const x = Math.max(0, row.place(from));
+  return [x, Math.max(1, Math.min(row.width, row.place(until)) - x)];
+}
+
 /** Draw cells as a strip without a tint above: pale colour means waiting, and a computing rank does not wait. */
-function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
+function put_cells(brush: Brush, lane: Lane, row: Row, colours: Colours): void {
   const strip = row.height > 15 ? 4 : 2;
   for (const cell of lane.cells) {
-    const end = cell.done || row.now;
-    if (end < row.left || cell.begun > row.right) continue;
-    const x = Math.max(0, row.place(cell.begun));
-    const width = Math.max(1, Math.min(row.width, row.place(end)) - x);
-    brush.rect(theme["busy"] as string, 1, x, row.y + row.height - strip, width, strip);
+    const found = extent(row, cell.begun, cell.done || row.now);
+    if (found) brush.rect(colours("busy"), 1, found[0], row.y + row.height - strip, found[1], strip);
   }
 }
 
 /** Draw gaps in the samples, with the reason. Operations drawn inside come from the ranks' later records. */
-function put_gaps(ground: Brush, brush: Brush, gaps: History["gaps"], row: Row, theme: Theme): void {
+function put_gaps(ground: Brush, brush: Brush, gaps: History["gaps"], row: Row, colours: Colours): void {
   for (const [from, until, why] of gaps) {
-    if (until < row.left || from > row.right) continue;
-    const x = Math.max(0, row.place(from));
-    const width = Math.max(1, Math.min(row.width, row.place(until)) - x);
-    ground.rect(theme["edge"] as string, 0.7, x, row.y, width, row.height);
-    if (row.y === 0) write(brush, why, x, width, { ...row, height: Math.max(14, row.height) }, theme["ink"] as string);
+    const found = extent(row, from, until);
+    if (!found) continue;
+    const [x, width] = found;
+    ground.rect(colours("edge"), 0.7, x, row.y, width, row.height);
+    if (row.y === 0) write(brush, why, x, width, { ...row, height: Math.max(14, row.height) }, colours("ink"));
   }
 }
 
-function put_states(context: CanvasRenderingContext2D, brush: Brush, lane: Lane, row: Row, theme: Theme): void {
+function put_states(context: CanvasRenderingContext2D, brush: Brush, lane: Lane, row: Row, colours: Colours): void {
   lane.states.forEach(([from, state], at) => {
     if (state !== "dead" && state !== "input") return;
-    const until = lane.states[at + 1]?.[0] ?? row.now;
-    if (until < row.left || from > row.right) return;
-    const x = Math.max(0, row.place(from));
-    const width = Math.max(1, Math.min(row.width, row.place(until)) - x);
-    if (state === "dead") hatch(context, x, row.y, width, row.height, theme["dead"] as string);
-    else brush.rect(theme["input"] as string, 0.3, x, row.y, width, row.height);
-    write(brush, state === "dead" ? "✕ dead" : "? waits for input", x, width, row, theme[state] as string);
+    const found = extent(row, from, lane.states[at + 1]?.[0] ?? row.now);
+    if (!found) return;
+    const [x, width] = found;
+    if (state === "dead") hatch(context, x, row.y, width, row.height, colours("dead"));
+    else brush.rect(colours("input"), 0.3, x, row.y, width, row.height);
+    write(brush, state === "dead" ? "✕ dead" : "? waits for input", x, width, row, colours(state));
   });
 }
 
@@ -222,7 +209,7 @@ function column_of(row: Row): number {
   return row.height > 15 ? 2 : 4;
 }
 
-function put_spans(brush: Brush, spans: Span[], row: Row, theme: Theme): void {
+function put_spans(brush: Brush, spans: Span[], row: Row, colours: Colours): void {
   const wide = column_of(row);
   const per_pixel = (row.right - row.left) / row.width;
   const column = { at: -1, colour: "", inside: 0, wait: 0 };
@@ -237,7 +224,7 @@ function put_spans(brush: Brush, spans: Span[], row: Row, theme: Theme): void {
     if (span.begun > row.right) break;
     const a = Math.max(0, row.place(span.begun));
     const b = Math.max(a, Math.min(row.width, row.place(end)));
-    const colour = theme[colour_of(span.op)] as string;
+    const colour = colours(colour_of(span.op));
     if (b - a < wide && !span.failure) {
       const at = Math.floor(a / wide);
       if (at !== column.at) {
@@ -251,10 +238,10 @@ function put_spans(brush: Brush, spans: Span[], row: Row, theme: Theme): void {
     put_column();
     if (span.count > 1) put_share(brush, colour, a, b - a, end - span.begun, span.inside, span.wait, row);
     else put_one(brush, colour, span, end, a, b, row);
-    if (span.failure) brush.rect(theme["dead"] as string, 1, Math.max(a, b - 3), row.y, 3, row.height);
+    if (span.failure) brush.rect(colours("dead"), 1, Math.max(a, b - 3), row.y, 3, row.height);
     const is_pale = span.count > 1 || span.wait < 0 || span.wait > (end - span.begun) / 2;
     const words = span.count > 1 ? `${span.count} × ${span.op}` : span.op;
-    write(brush, words, a, b - a, row, theme[is_pale ? "ink" : "page"] as string);
+    write(brush, words, a, b - a, row, colours(is_pale ? "ink" : "page"));
   }
   put_column();
 }

@@ -20,9 +20,7 @@ export interface RankNow {
     share: number; // of the time spent in communication
     waiting: number; // of the time spent waiting for the last rank
     arena: number; // bytes a second
-    sent: number;
-    received: number;
-    operations: number;
+    sent: number; // over tcp
   };
 }
 
@@ -31,19 +29,15 @@ export interface Frame {
   why: string;
   number: number;
   now: number;
-  time: number;
   epoch: number;
   ranks: RankNow[];
   spans: SpanRow[];
   cells: [rank: number, cell: string, begun: number, done: number, number: number][];
   links: [source: number, target: number, rate: number][];
-  compared: number;
-  late: [rank: number, count: number, late_ns: number, worst_ns: number][];
+  late: string[]; // the ranks that delayed the others lately
   waits: [ranks: number[], missing: number[], what: string, since_ns: number][];
   missed: number;
   dropped: number;
-  unsure: number; // collectives with an unknown last rank, as clocks differ by up to unsure_ms
-  unsure_ms: number;
   gaps: Gap[];
   world: number; // number of the group of ranks; data of another group do not belong to these ranks
 }

@@ -71,26 +71,7 @@ export function say_held_up(frame: Frame): string {
 export function say_late(frame: Frame, since_frame_ms: number): string[] {
   const dead = say_dead(frame);
   const now = say_waits(frame, (since) => ` for ${duration(frame.now - since + since_frame_ms)}`);
-  if (now.length) return [...dead, ...now];
-  const late = frame.late.map(([rank, n, late_ns, worst_ns]) => [rank, n, late_ns / MS, worst_ns / MS] as const);
-  const most = late[0]?.[2] ?? 0;
-  const lately = late
-    .filter(([, , total]) => total >= 1 && total >= most / 5) // ranks below came last by chance
-    .slice(0, 3)
-    .map(
-      ([rank, n, total, worst]) =>
-        `rank ${rank} came last to ${n} of ${count(frame.compared, "collective")}: the others lost ` +
-        `${duration(total)}${n > 1 ? `, ${duration(worst)} at worst` : ""}`,
-    );
-  // The named ranks are certain; for the other collectives the last rank is unknown.
-  const unsure =
-    2 * frame.unsure > frame.compared
-      ? [
-          `who came last to ${frame.unsure} of ${count(frame.compared, "collective")} is within the uncertainty ` +
-            `of the hosts' clocks (${duration(frame.unsure_ms)})`,
-        ]
-      : [];
-  return [...dead, ...lately, ...unsure];
+  return [...dead, ...(now.length ? now : frame.late)];
 }
 
 /** Describe a rank's lane in a line, for its label and screen readers. */

@@ -81,6 +81,47 @@ export function ignore_disabled_clicks(root: HTMLElement, disposables: Disposabl
   disposables.add(() => root.removeEventListener("click", stop, true));
 }
 
+/** Keeps one button of many as the one that Tab goes to; arrows, Home and End lead on from it. `rows` returns those shown. */
+export class TabStop {
+  constructor(
+    private readonly root: HTMLElement,
+    private readonly rows: () => HTMLButtonElement[][],
+  ) {
+    root.addEventListener("focusin", (event) => this.set(event.target as HTMLButtonElement));
+    root.addEventListener("keydown", (event) => this.on_key(event));
+  }
+
+  get button(): HTMLButtonElement | null {
+    return this.root.querySelector('button[tabindex="0"]');
+  }
+
+  set(button: HTMLButtonElement | undefined): void {
+    if (this.button) this.button.tabIndex = -1;
+    if (button) button.tabIndex = 0;
+  }
+
+  private on_key(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const rows = this.rows();
+    const all = rows.flat();
+    const at = all.indexOf(event.target as HTMLButtonElement);
+    const row = rows.findIndex((buttons) => buttons.includes(event.target as HTMLButtonElement));
+    const column = rows[row]?.indexOf(event.target as HTMLButtonElement) ?? 0;
+    const below = (to: number): HTMLButtonElement | undefined => rows[to]?.[Math.min(column, rows[to].length - 1)];
+    const targets: Record<string, HTMLButtonElement | undefined> = {
+      ArrowLeft: all[at - 1],
+      ArrowRight: all[at + 1],
+      ArrowUp: below(row - 1),
+      ArrowDown: below(row + 1),
+      Home: all[0],
+      End: all[all.length - 1],
+    };
+    if (at < 0 || !(event.key in targets)) return;
+    event.preventDefault();
+    targets[event.key]?.focus();
+  }
+}
+
 /** Collects actions to undo when a view closes: listeners, timers, observers. */
 export class Disposables {
   private readonly undo: (() => void)[] = [];

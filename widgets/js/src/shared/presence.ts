@@ -4,7 +4,6 @@ import type { Disposables } from "./dom";
 import { send, type Model } from "./model";
 
 const RENEW_S = 2; // the kernel forgets a visible view after three of these
-const THERE_S = 30; // the kernel forgets a hidden view after five of these
 
 let n_views = 0;
 
@@ -18,15 +17,11 @@ export function report_visibility(
   const view = `${Date.now().toString(36)}.${n_views++}`;
   let is_in_sight = typeof IntersectionObserver === "undefined";
   let was_seen = false;
-  let said_ms = -Infinity;
 
   const tell = (): void => {
     const is_seen = is_in_sight && document.visibilityState !== "hidden";
     if (is_seen) send(model, { kind: "look", view });
     else if (was_seen) send(model, { kind: "leave", view });
-    const now_ms = performance.now();
-    if (!is_seen && now_ms >= said_ms + THERE_S * 1000) send(model, { kind: "there", view });
-    if (is_seen || now_ms >= said_ms + THERE_S * 1000) said_ms = now_ms;
     if (is_seen !== was_seen) {
       was_seen = is_seen;
       on_change(is_seen);
@@ -44,5 +39,6 @@ export function report_visibility(
   disposables.on(document, "visibilitychange", tell);
   disposables.every(RENEW_S, tell);
   disposables.add(() => void send(model, { kind: "close", view }));
+  send(model, { kind: "open", view });
   tell();
 }

@@ -28,8 +28,7 @@ let n_views = 0;
 export class Requests {
   private n_asked = 0;
   private readonly view: string;
-  private readonly waiting = new Map<string, (answer: Answer) => void>();
-  private readonly unacked = new Map<string, () => void>();
+  private readonly waiting = new Map<string, (message: Message) => void>();
 
   constructor(
     private readonly model: Model,
@@ -37,11 +36,11 @@ export class Requests {
   ) {
     // Several views of one model get each other's answers, so ids need a view name.
     this.view = `${Date.now().toString(36)}-${n_views++}`;
-    const on_message = (message: Message): void => this.take(message);
+    const on_message = (message: Message): void => this.waiting.get(String(message?.id))?.(message);
     model.on("msg:custom", on_message);
     disposables.add(() => model.off("msg:custom", on_message));
     disposables.add(() => {
-      for (const id of [...this.waiting.keys()]) this.end(id, { ok: false, text: "closed" });
+      for (const end of this.waiting.values()) end({ kind: "answer", ok: false, text: "closed" });
     });
   }
 
@@ -54,40 +53,23 @@ export class Requests {
   ): Promise<Answer> {
     const id = `${this.view}-${this.n_asked++}`;
     return new Promise((resolve) => {
-      const is_late = (): void => {
-        const why = this.unacked.has(id) ? KERNEL_BUSY : "the kernel may be busy";
-        this.end(id, { ok: false, text: `no answer within ${timeout_s} s: ${why}` });
+      let is_acked = false;
+      const end = (ok: boolean, text: string): void => {
+        this.waiting.delete(id);
+        clearTimeout(soon);
+        clearTimeout(late);
+        resolve({ ok, text });
       };
-      const timer = setTimeout(is_late, timeout_s * 1000);
-      const soon = setTimeout(() => this.unacked.has(id) && meanwhile(KERNEL_BUSY), ACK_S * 1000);
-      this.unacked.set(id, () => clearTimeout(soon));
-      this.waiting.set(id, (answer) => {
-        clearTimeout(timer);
-        resolve(answer);
+      const soon = setTimeout(() => meanwhile(KERNEL_BUSY), ACK_S * 1000);
+      const late = setTimeout(() => {
+        end(false, `no answer within ${timeout_s} s: ${is_acked ? "the kernel may be busy" : KERNEL_BUSY}`);
+      }, timeout_s * 1000);
+      this.waiting.set(id, (message) => {
+        is_acked = true;
+        clearTimeout(soon);
+        if (message.kind === "answer") end(message.ok === true, String(message.text ?? ""));
       });
-      if (!send(this.model, { kind: "ask", id, action, ...args })) {
-        this.end(id, { ok: false, text: "there is no kernel here to ask" });
-      }
+      if (!send(this.model, { kind: "ask", id, action, ...args })) end(false, "there is no kernel here to ask");
     });
-  }
-
-  private take(message: Message): void {
-    if (typeof message?.id !== "string") return;
-    this.acked(message.id);
-    if (message.kind === "answer") {
-      this.end(message.id, { ok: message.ok === true, text: String(message.text ?? "") });
-    }
-  }
-
-  private acked(id: string): void {
-    this.unacked.get(id)?.();
-    this.unacked.delete(id);
-  }
-
-  private end(id: string, answer: Answer): void {
-    this.acked(id);
-    const resolve = this.waiting.get(id);
-    this.waiting.delete(id);
-    resolve?.(answer);
   }
 }

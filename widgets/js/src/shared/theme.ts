@@ -2,9 +2,18 @@
 
 import type { Disposables } from "./dom";
 
-/** Return the current value of a theme.css colour for an element. */
-export function colour(element: Element, name: string): string {
-  return getComputedStyle(element).getPropertyValue(`--px-${name}`).trim() || "#888";
+/** A colour by its name in the stylesheets, without "--px-". */
+export type Colours = (name: string) => string;
+
+/** Return the current colours of an element: the theme may change at any time. */
+export function colours_of(element: Element): Colours {
+  const look = getComputedStyle(element);
+  const known = new Map<string, string>();
+  return (name) => {
+    let colour = known.get(name);
+    if (!colour) known.set(name, (colour = look.getPropertyValue(`--px-${name}`).trim() || "#888"));
+    return colour;
+  };
 }
 
 /** Call `call` when the theme changes, as canvases keep the colours they were drawn in. */

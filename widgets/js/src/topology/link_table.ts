@@ -1,6 +1,6 @@
 // The table of links: a row for each arena and for each pair of ranks; slow and broken links come first.
 
-import { el, set_attributes, set_text } from "../shared/dom";
+import { el, set_attributes, set_text, TabStop } from "../shared/dom";
 import { rate } from "../shared/words";
 import { host_of, matches, say_moved, type Frame, type MeasuredLink, type World } from "./state";
 
@@ -46,14 +46,13 @@ export class LinkTable {
   private readonly body = el("tbody");
   private readonly table = el("table", {}, el("thead", {}, el("tr")), this.body);
   readonly element = el("div", { class: "px-link-table" }, this.table);
+  private readonly stop = new TabStop(this.body, () => this.shown);
   private rows = new Map<string, Row>();
   private world: World | null = null;
 
   constructor(private readonly on_choose: (rank: number) => void) {
     const heads = ["ranks", "path", "measured", "moves now"].map((words) => el("th", { scope: "col" }, words));
     this.table.tHead?.rows[0]?.append(...heads);
-    this.table.addEventListener("focusin", (event) => this.set_tab_stop(event.target as HTMLButtonElement));
-    this.table.addEventListener("keydown", (event) => this.on_key(event));
   }
 
   /** Show a world; the rank that has the focus keeps it. */
@@ -73,7 +72,7 @@ export class LinkTable {
     set_attributes(this.table, { "aria-label": `links between ${world.home.length} ranks` });
     this.body.replaceChildren(...rows.map(([, { line }]) => line));
     this.keep_tab_stop();
-    if (focused) (focused.isConnected ? focused : this.tab_stop)?.focus();
+    if (focused) (focused.isConnected ? focused : this.stop.button)?.focus();
   }
 
   /** Show the traffic, the chosen rank, and the links that were searched for by a rank or by their own words. */
@@ -93,7 +92,7 @@ export class LinkTable {
   }
 
   focus(): void {
-    this.tab_stop?.focus();
+    this.stop.button?.focus();
   }
 
   private make(link: Link): Row {
@@ -111,37 +110,8 @@ export class LinkTable {
     return [...this.body.rows].filter((line) => !line.hidden).map((line) => [...line.querySelectorAll("button")]);
   }
 
-  private get tab_stop(): HTMLButtonElement | null {
-    return this.body.querySelector('button[tabindex="0"]');
-  }
-
-  /** Have one button that Tab goes to: the last with the focus, or the first that is shown. */
+  /** Have a tab stop: the last with the focus, or the first that is shown. */
   private keep_tab_stop(): void {
-    if (this.tab_stop?.closest("tr")?.hidden !== false) this.set_tab_stop(this.shown[0]?.[0]);
-  }
-
-  private set_tab_stop(button: HTMLButtonElement | undefined): void {
-    if (this.tab_stop) this.tab_stop.tabIndex = -1;
-    if (button) button.tabIndex = 0;
-  }
-
-  private on_key(event: KeyboardEvent): void {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const rows = this.shown;
-    const at = rows.findIndex((buttons) => buttons.includes(event.target as HTMLButtonElement));
-    const buttons = rows[at] ?? [];
-    const column = buttons.indexOf(event.target as HTMLButtonElement);
-    const below = (row: number): HTMLButtonElement | undefined => rows[row]?.[Math.min(column, rows[row].length - 1)];
-    const targets: Record<string, HTMLButtonElement | undefined> = {
-      ArrowLeft: buttons[column - 1],
-      ArrowRight: buttons[column + 1],
-      ArrowUp: below(at - 1),
-      ArrowDown: below(at + 1),
-      Home: below(0),
-      End: below(rows.length - 1),
-    };
-    if (!(event.key in targets)) return;
-    event.preventDefault();
-    targets[event.key]?.focus();
+    if (this.stop.button?.closest("tr")?.hidden !== false) this.stop.set(this.shown[0]?.[0]);
   }
 }

@@ -12,52 +12,44 @@ export interface Box {
 
 export const MOST_CURVES = 66; // a mesh of 12 ranks; more curves are unreadable, so use the table
 
-/** Return a curve between tiles: it hangs below tiles of one row, and is straight between rows. */
-export function curve(a: Box, b: Box): string {
-  const [from, to] = a.x <= b.x ? [a, b] : [b, a];
-  const at = (n: number): string => n.toFixed(1);
-  const x1 = from.x + from.w / 2;
-  const x2 = to.x + to.w / 2;
-  if (Math.abs(a.y - b.y) < 1) {
-    const y = from.y + from.h;
-    const depth = Math.min(30, 9 + (x2 - x1) / 22);
-    return `M${at(x1)} ${at(y)} C${at(x1)} ${at(y + depth)} ${at(x2)} ${at(y + depth)} ${at(x2)} ${at(y)}`;
-  }
-  const [high, low] = a.y < b.y ? [a, b] : [b, a];
-  const xh = high.x + high.w / 2;
-  const xl = low.x + low.w / 2;
-  const yh = high.y + high.h;
-  const middle = (yh + low.y) / 2;
-  return `M${at(xh)} ${at(yh)} C${at(xh)} ${at(middle)} ${at(xl)} ${at(middle)} ${at(xl)} ${at(low.y)}`;
+/** A Bezier curve between two tiles: its path, its middle, and its direction there. */
+export interface Curve {
+  d: string;
+  middle: [x: number, y: number];
+  way: [x: number, y: number];
+}
+
+const fixed = (value: number): string => value.toFixed(1);
+
+/** Return a curve from a tile to another: it hangs below tiles of one row, else it lies between the rows. */
+export function curve(a: Box, b: Box): Curve {
+  const is_row = Math.abs(a.y - b.y) < 1;
+  const [x1, x2] = [a.x + a.w / 2, b.x + b.w / 2];
+  const y1 = a.y + (is_row || a.y < b.y ? a.h : 0);
+  const y2 = b.y + (is_row || a.y > b.y ? b.h : 0);
+  const control = is_row ? y1 + Math.min(30, 9 + Math.abs(x2 - x1) / 22) : (y1 + y2) / 2;
+  const [dx, dy] = [2 * (x2 - x1), y2 - y1];
+  const length = Math.hypot(dx, dy) || 1;
+  const points = [x1, control, x2, control, x2, y2].map(fixed).join(" ");
+  return {
+    d: `M${fixed(x1)} ${fixed(y1)} C${points}`,
+    middle: [(x1 + x2) / 2, (y1 + 6 * control + y2) / 8],
+    way: [dx / length, dy / length],
+  };
 }
 
 const ARROW = 7; // pixels, half of its length
 
-/** Return arrow heads for the middle of a curve: `a` to `b`, `b` to `a`, or both back to back. */
-export function arrows(a: Box, b: Box, is_there: boolean, is_back: boolean): string {
-  const [from, to, forth, back] = a.x <= b.x ? [a, b, is_there, is_back] : [b, a, is_back, is_there];
-  const x1 = from.x + from.w / 2;
-  const x2 = to.x + to.w / 2;
-  let [x, y, dx, dy] = [(x1 + x2) / 2, 0, 1, 0];
-  if (Math.abs(a.y - b.y) < 1) {
-    y = from.y + from.h + 0.75 * Math.min(30, 9 + (x2 - x1) / 22);
-  } else {
-    const is_down = from.y < to.y;
-    const [high, low] = is_down ? [from, to] : [to, from];
-    y = (high.y + high.h + low.y) / 2;
-    [dx, dy] = [2 * (x2 - x1), (is_down ? 1 : -1) * (low.y - high.y - high.h)];
-    const length = Math.hypot(dx, dy) || 1;
-    [dx, dy] = [dx / length, dy / length];
-  }
-  const n = (value: number): string => value.toFixed(1);
+/** Return arrow heads for the middle of a curve: along it, back, or both back to back. */
+export function arrows({ middle: [x, y], way: [dx, dy] }: Curve, is_there: boolean, is_back: boolean): string {
   const head = (way: 1 | -1, at: number): string => {
     const [tx, ty] = [x + dx * (at + way * ARROW), y + dy * (at + way * ARROW)];
     const [bx, by] = [x + dx * (at - way * ARROW), y + dy * (at - way * ARROW)];
     const [sx, sy] = [(-dy * ARROW) / 1.4, (dx * ARROW) / 1.4];
-    return `M${n(tx)} ${n(ty)} L${n(bx + sx)} ${n(by + sy)} L${n(bx - sx)} ${n(by - sy)} Z`;
+    return `M${fixed(tx)} ${fixed(ty)} L${fixed(bx + sx)} ${fixed(by + sy)} L${fixed(bx - sx)} ${fixed(by - sy)} Z`;
   };
-  const apart = forth && back ? ARROW + 1 : 0;
-  return [forth ? head(1, apart) : "", back ? head(-1, -apart) : ""].filter(Boolean).join(" ");
+  const apart = is_there && is_back ? ARROW + 1 : 0;
+  return [is_there ? head(1, apart) : "", is_back ? head(-1, -apart) : ""].filter(Boolean).join(" ");
 }
 
 const AWAY = 0.1; // of the rate the other way: less is replies, not traffic
@@ -82,13 +74,13 @@ export function draw_curves(
     const words = frame ? say_moved(frame, a, b) : "";
     const [there, back] = frame ? moved(frame, a, b) : [0, 0];
     const is_moving = Math.max(there, back) > LITTLE * most;
-    const path = svg("path", { d: curve(from, to), class: is_moving ? `${look} px-moving` : look });
+    const its = curve(from, to);
+    const path = svg("path", { d: its.d, class: is_moving ? `${look} px-moving` : look });
     if (words) path.append(svg("title", {}, words));
     if (is_moving) {
       path.style.strokeWidth = `${width_of(Math.max(there, back), most)}px`;
-      // The dashes run from left to right, or down.
-      if ((from.x <= to.x) === back > there) path.classList.add("px-against");
-      const d = arrows(from, to, there > AWAY * back, back > AWAY * there);
+      if (back > there) path.classList.add("px-against");
+      const d = arrows(its, there > AWAY * back, back > AWAY * there);
       overlay.append(svg("path", { d, class: "px-arrow" }));
     }
     overlay.prepend(path);

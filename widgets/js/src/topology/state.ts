@@ -7,7 +7,7 @@ export type State = "planned" | "starting" | "idle" | "busy" | "collective" | "i
 /** The fixed part of a world. */
 export interface World {
   name: string;
-  hosts: { index: number; name: string; address: string; cores: number; device: string }[];
+  hosts: { index: number; name: string; where: string; load: string }[];
   home: number[]; // host index, by rank
   arenas: number[][];
   tcp: [number, number][];
@@ -40,11 +40,6 @@ export interface Frame {
   links: [source: number, target: number, rate: number][]; // bytes per second over tcp links
   arena: number[]; // bytes per second of each rank
   measuring: string; // progress of a link measurement; "" for none
-}
-
-/** Describe a host's address and network card, if known. */
-export function where(host: World["hosts"][number]): string {
-  return host.device ? `${host.address} on ${host.device}` : host.address;
 }
 
 /** Return the name of a rank's host. */
@@ -123,14 +118,6 @@ export function headline(world: World, frame: Frame): string {
   return `${count(world.home.length, "rank")} on ${count(world.hosts.length, "host")} · epoch ${frame.epoch}`;
 }
 
-/** Compare a host's cores with its ranks. */
-export function load(cores: number, n_ranks: number): string {
-  const words = `${count(n_ranks, "rank")} on ${count(cores, "core")}`;
-  return cores > 0 && n_ranks > cores
-    ? `${words}: ${Number((n_ranks / cores).toPrecision(2))} to each, they take turns`
-    : words;
-}
-
 /** Return the seconds since a rank's state began, on the kernel's clock. */
 export function age_s(rank: RankNow, frame: Frame, since_frame_s: number): number {
   return frame.now + (frame.status === "gone" ? 0 : since_frame_s) - rank.since;
@@ -181,7 +168,7 @@ export function facts(
     ["state", `${state.sign} ${state.words} for ${age(age_s(rank, frame, since_frame_s))}`],
     ["now", rank.detail],
     ["last operation", rank.last],
-    ["host", host ? `${host.name} (${where(host)})` : ""],
+    ["host", host ? `${host.name} (${host.where})` : ""],
     ["process", rank.state === "dead" ? `${rank.pid} (gone)` : String(rank.pid)],
     ["memory", rank.rss ? size(rank.rss) : ""],
     ["shares memory with", arena.length ? `rank${arena.length > 1 ? "s" : ""} ${ranges(arena)}` : ""],

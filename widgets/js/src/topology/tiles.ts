@@ -1,9 +1,9 @@
 // Draws hosts as boxes and ranks as buttons in them, large or small; updates them in place.
 
-import { Disposables, el, set_attributes, set_text, svg } from "../shared/dom";
+import { Disposables, el, set_attributes, set_text, svg, TabStop } from "../shared/dom";
 import { age, count, ranges, rate, size } from "../shared/words";
 import { draw_curves, type Box } from "./links";
-import { age_s, doing, load, matches, moves_alike, spoken, STATES, where, type Frame, type World } from "./state";
+import { age_s, doing, matches, moves_alike, spoken, STATES, type Frame, type World } from "./state";
 
 interface Tile {
   button: HTMLButtonElement;
@@ -12,13 +12,6 @@ interface Tile {
   foot: HTMLElement;
   host: string;
 }
-
-const ARROWS: Record<string, (columns: number) => number> = {
-  ArrowLeft: () => -1,
-  ArrowRight: () => 1,
-  ArrowUp: (columns) => -columns,
-  ArrowDown: (columns) => columns,
-};
 
 /** The hosts of one world with their ranks. */
 export class Tiles {
@@ -29,7 +22,7 @@ export class Tiles {
   private boxes = new Map<number, Box>();
   private frame: Frame | null = null;
   private marked = -1;
-  private at = 0; // the rank that Tab selects
+  private readonly stop: TabStop;
 
   constructor(
     private world: World,
@@ -67,15 +60,15 @@ export class Tiles {
             "header",
             {},
             el("strong", {}, host.name),
-            el("span", {}, where(host)),
-            el("span", {}, load(host.cores, ranks.length)),
+            el("span", {}, host.where),
+            el("span", {}, host.load),
           ),
           inner,
         ),
       );
     }
     this.element = el("div", { class: is_small ? "px-tiles px-small" : "px-tiles" }, this.overlay, hosts);
-    disposables.on<KeyboardEvent>(this.element, "keydown", (event) => this.on_key(event));
+    this.stop = new TabStop(this.element, () => this.rows());
     if (typeof ResizeObserver !== "undefined") {
       const observer = new ResizeObserver(() => this.draw());
       observer.observe(this.element);
@@ -98,15 +91,8 @@ export class Tiles {
     const button = el("button", { type: "button", class: "px-tile", tabindex: rank ? -1 : 0 });
     button.append(head, sign, words, foot);
     button.addEventListener("click", () => this.on_choose(rank));
-    const mark = (): void => this.mark(rank);
-    const unmark = (): void => this.mark(-1);
-    button.addEventListener("pointerenter", mark);
-    button.addEventListener("focus", () => {
-      this.go(rank);
-      this.mark(rank);
-    });
-    button.addEventListener("pointerleave", unmark);
-    button.addEventListener("blur", unmark);
+    for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => this.mark(rank));
+    for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => this.mark(-1));
     this.tiles[rank] = { button, sign, words, foot, host };
     return button;
   }
@@ -152,20 +138,16 @@ export class Tiles {
 
   /** Return the rank that Tab selects, and whether it has the focus. */
   get place(): { rank: number; has_focus: boolean } {
-    return { rank: this.at, has_focus: this.tiles[this.at]?.button === document.activeElement };
+    const { button } = this.stop;
+    return { rank: this.tiles.findIndex((tile) => tile.button === button), has_focus: button === document.activeElement };
   }
 
   /** Restore a place saved from the world before. */
   set place({ rank, has_focus }: { rank: number; has_focus: boolean }) {
     const to = Math.min(rank, this.tiles.length - 1);
     if (to < 0) return;
-    this.go(to);
+    this.stop.set(this.tiles[to]?.button);
     if (has_focus) this.focus(to);
-  }
-
-  private go(to: number): void {
-    this.at = to;
-    this.tiles.forEach(({ button }, rank) => set_attributes(button, { tabindex: rank === to ? 0 : -1 }));
   }
 
   private mark(rank: number): void {
@@ -189,17 +171,16 @@ export class Tiles {
     draw_curves(this.overlay, this.world, this.boxes, this.marked, this.frame);
   }
 
-  private on_key(event: KeyboardEvent): void {
-    const at = this.tiles.findIndex(({ button }) => button === document.activeElement);
-    const step = ARROWS[event.key];
-    if (at < 0 || (!step && event.key !== "Home" && event.key !== "End")) return;
-    const tops = this.tiles.map(({ button }) => Math.round(button.getBoundingClientRect().top));
-    const columns = Math.max(1, tops.filter((top) => top === tops[at]).length);
-    const to =
-      event.key === "Home" ? 0 : event.key === "End" ? this.tiles.length - 1 : at + (step?.(columns) ?? 0);
-    const target = this.tiles[to];
-    if (!target) return;
-    event.preventDefault();
-    target.button.focus();
+  /** Return the tiles as they stand in rows. */
+  private rows(): HTMLButtonElement[][] {
+    const rows: HTMLButtonElement[][] = [];
+    let before = NaN;
+    this.tiles.forEach(({ button }) => {
+      const { top } = button.getBoundingClientRect();
+      if (top !== before) rows.push([]);
+      rows[rows.length - 1]?.push(button);
+      before = top;
+    });
+    return rows;
   }
 }

@@ -60,11 +60,7 @@ export function make_world(n_hosts: number, per_host: number): World {
   return {
     name: "phalanx-1",
     hosts: Array.from({ length: n_hosts }, (_, index) => ({
-      index,
-      name: `node${index}`,
-      address: `10.0.0.${index}`,
-      cores: 2,
-      device: "",
+      index, name: `node${index}`, where: `10.0.0.${index}`, load: `${per_host} ranks on 2 cores`,
     })),
     home: ranks.map((rank) => Math.floor(rank / per_host)),
     arenas: Array.from({ length: n_hosts }, (_, host) =>

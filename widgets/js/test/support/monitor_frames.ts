@@ -3,7 +3,7 @@ import { MS, type Frame, type RankNow, type SpanRow } from "../../src/monitor/st
 import type { State } from "../../src/topology/state";
 
 export function rank(state: State, more: Partial<RankNow["rate"]> = {}, detail = ""): RankNow {
-  const rate = { share: 0, waiting: 0, arena: 0, sent: 0, received: 0, operations: 0, ...more };
+  const rate = { share: 0, waiting: 0, arena: 0, sent: 0, ...more };
   return { state, detail, pid: 41200, rate };
 }
 
@@ -13,19 +13,15 @@ export function frame(number: number, more: Partial<Frame> = {}): Frame {
     why: "",
     number,
     now: 1000 + 200 * number,
-    time: 0,
     epoch: 1,
     ranks: [rank("busy"), rank("busy")],
     spans: [],
     cells: [],
     links: [],
-    compared: 0,
     late: [],
     waits: [],
     missed: 0,
     dropped: 0,
-    unsure: 0,
-    unsure_ms: 0,
     gaps: [],
     world: 0,
     ...more,
