@@ -236,9 +236,9 @@ class RankFrozen(Message, frozen=True):
 
 
 class HostPong(Message, frozen=True):
-    """Host: answer a `HostPing`; ``now_ns`` is the host's clock."""
+    """Host: answer a `HostPing` of that time; ``now_ns`` is the host's clock."""
 
-    number: int
+    sent_ns: Time
     now_ns: Time
 
 
@@ -425,9 +425,9 @@ class ReleaseOutput(Message, frozen=True):
 
 
 class HostPing(Message, frozen=True):
-    """Root: heartbeat; the host answers with a `HostPong`."""
+    """Root: heartbeat at this time of its clock; the host answers with a `HostPong`."""
 
-    number: int
+    sent_ns: Time
 
 
 class ReconnectAck(Message, frozen=True):

@@ -149,7 +149,7 @@ def test_a_host_that_sends_such_samples_is_put_out(monkeypatch):
         await far.hear(Spawn)
         host = hosts.every[0]
         assert await host.answer(SampleRanks()) is None  # its clock is not known yet
-        far.say(HostPong((await far.hear(HostPing)).number, 1))
+        far.say(HostPong((await far.hear(HostPing)).sent_ns, 1))
         await until(host.clock)
         for sample in (_sample(0), _sample(1)):
             asked = asyncio.ensure_future(host.answer(SampleRanks()))

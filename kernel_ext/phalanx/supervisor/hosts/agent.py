@@ -220,7 +220,7 @@ class HostAgent:
     def _take(self, message: ToHost) -> None:
         match message:
             case HostPing():
-                self._root.send_unreliable(HostPong(message.number, time.monotonic_ns()))
+                self._root.send_unreliable(HostPong(message.sent_ns, time.monotonic_ns()))
             case WatchRanks():
                 (self._watching.set if message.is_on else self._watching.clear)()
             case StopHost() | Evicted():

@@ -51,6 +51,7 @@ from phalanx.protocol.host import (
     ToRankEnvelope,
     Traces,
     Versions,
+    WatchRanks,
 )
 from phalanx.protocol.os_text import encode_options
 
@@ -140,8 +141,10 @@ class HostSet:
 
             self.slurm_jobs = SlurmJobs()
         self._opening = asyncio.Lock()
+        self.is_watching = False  # whether remote hosts report every change of what ranks do
         self._addresses: tuple[str, ...] = ()
         self._remote: dict[int, RemoteHost] = {}  # by index
+        self._lost: list[RemoteHost] = []
         self.every: list[LocalHost | RemoteHost] = []  # in the order of the plan
         for index, plan in enumerate(self._plans):
             self.every.append(self._local(index) if plan.is_local else self._far(index))
@@ -149,7 +152,6 @@ class HostSet:
         if options.socket_path and not self.here:
             self._sweeper = Sweeper(options.socket_path)
             self._sweeper.start(os.environ)
-        self._of = [self.every[index] for index in self.layout.hosts]
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
     def _local(self, index: int) -> LocalHost:
@@ -182,6 +184,9 @@ class HostSet:
         """Return the hosts that have their ranks as children of this process."""
         return tuple(host for host in self.every if isinstance(host, LocalHost))
 
+    def _of(self, rank: int) -> LocalHost | RemoteHost:
+        return self.every[self.layout.hosts[rank]]
+
     def is_far(self, rank: int) -> bool:
         """Whether a rank runs on another machine."""
         return self.layout.hosts[rank] in self._remote
@@ -207,14 +212,14 @@ class HostSet:
         host = self._remote.get(self.layout.hosts[rank])
         if host is None:
             return ""
-        is_ours = host.root_address in self._addresses
-        return host.root_address if is_ours else self._addresses[0]
+        theirs = host.up.root_address
+        return theirs if theirs in self._addresses else self._addresses[0]
 
     def master(self) -> dict[str, str]:
         """Return `MASTER_ADDR` and `MASTER_PORT` for a new script, on rank 0's host."""
         far = self._remote.get(self.layout.hosts[0])
-        port = free_port() if far is None else far.free_port
-        return master_variables(self._of[0].info.address, port)
+        port = free_port() if far is None else far.up.free_port
+        return master_variables(self._of(0).info.address, port)
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -224,14 +229,28 @@ class HostSet:
         A message without a rank is for all hosts.
         """
         rank = getattr(message, "rank", None)
-        if isinstance(message, Spawn | RunCommand):
-            self.statuses[message.rank] = None
-        for host in self.every if rank is None else (self._of[rank],):
+        match message:
+            case Spawn() | RunCommand():
+                self.statuses[message.rank] = None
+                index = self.layout.hosts[message.rank]
+                if isinstance(message, Spawn) and index in self._remote:
+                    self._renew(index)
+            case WatchRanks():
+                if message.is_on is self.is_watching:
+                    return
+                self.is_watching = message.is_on
+        for host in self.every if rank is None else (self._of(rank),):
             host.take(message)
+
+    def _renew(self, index: int) -> None:
+        """Have another supervisor for a host whose last one is lost."""
+        if self._remote[index].is_over:
+            self._lost.append(self._remote[index])
+            self.every[index] = self._far(index)
 
     def send(self, rank: int, message: ToRank) -> None:
         """Send a message to a rank; dropped if the rank is gone."""
-        self._of[rank].take(ToRankEnvelope(rank, message))
+        self._of(rank).take(ToRankEnvelope(rank, message))
 
     def hear(self, message: FromHost) -> None:
         """Record what a host says of its ranks, and tell the root."""
@@ -248,7 +267,7 @@ class HostSet:
 
     def report(self, rank: int) -> RankReport | LocalRank:
         """Return the newest values of a rank."""
-        return self._of[rank].report(rank)
+        return self._of(rank).report(rank)
 
     def activity(self, rank: int) -> Activity:
         """Return which operations a rank is in."""
@@ -266,18 +285,18 @@ class HostSet:
 
     async def kill(self, rank: int, timeout_s: float) -> bool:
         """Kill a rank and wait until it is reaped; False after ``timeout_s``."""
-        answer = await self._of[rank].answer(Kill(rank, timeout_s))
+        answer = await self._of(rank).answer(Kill(rank, timeout_s))
         is_over = isinstance(answer, Killed) and answer.is_over
         return is_over or self.statuses[rank] is not None
 
     async def look(self, rank: int) -> Looked:
         """Return whether a rank is stopped (frozen), and its Python stacks."""
-        answer = await self._of[rank].answer(Look(rank))
+        answer = await self._of(rank).answer(Look(rank))
         return answer if isinstance(answer, Looked) else Looked(False, "")
 
     async def read_shown(self, rank: int, since: int, max_lines: int) -> Shown:
         """Read a rank's output from byte ``since`` on."""
-        answer = await self._of[rank].answer(ReadShown(rank, since, max_lines))
+        answer = await self._of(rank).answer(ReadShown(rank, since, max_lines))
         return answer if isinstance(answer, Shown) else Shown(b"", since, 0, 0)
 
     async def traces(self) -> tuple[tuple[HostClock, ...], tuple[tuple[bytes, int], ...]]:
@@ -320,7 +339,7 @@ class HostSet:
 
     async def stop(self) -> None:
         """End all ranks and all hosts' supervisors."""
-        await asyncio.gather(*(host.stop() for host in self.every))
+        await asyncio.gather(*(host.stop() for host in (*self.every, *self._lost)))
         if self._sweeper is not None:
             await self._sweeper.stop()
         if self._server is not None:
@@ -374,14 +393,10 @@ class HostSet:
         )
         return encode_options(boot)
 
-    def named(self, host: int, name: str) -> str:
-        """Return the name of a host.
-
-        ``name`` is its own name, used if the scheduler chose the host after the plan was made.
-        """
+    def on_named(self, host: int, name: str) -> None:
+        """Take the name of a host that the scheduler chose after the plan was made."""
         if self._options.remote.job.nodes:
             self.layout = self.layout.renamed(host, name)
-        return self.layout.names[host]
 
     def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
         """Record that a host is up, or why not (``problem``).
@@ -403,7 +418,7 @@ class HostSet:
         if failed := sorted(index for index, why in self._settled.items() if why):
             self.events.on_not_up([f"{names[index]}: {self._settled[index]}" for index in failed])
             return
-        there = {names[index]: host.versions for index, host in self._remote.items()}
+        there = {names[index]: host.up.versions for index, host in self._remote.items()}
         if text := say_differing(versions_here(), there):
             self.events.tell(Notice(text))
 

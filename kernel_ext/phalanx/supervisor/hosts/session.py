@@ -116,28 +116,76 @@ class ReliableSession:
         return tuple(body for _, body in self._kept)
 
 
-class _HostSession:
-    """Session of one expected host: callbacks, sequence numbers, address.
+class HostSession:
+    """The root's end of the messages with one supervisor of another host.
 
-    ``identity`` is the zmq identity of the newest connection, empty without a connection.
-    ``address`` is the peer address of that connection.
+    ``keys`` (public, secret) are made for that supervisor. ``identity`` is the zmq identity of its
+    newest connection, empty without a connection. ``address`` is the peer address of that
+    connection, empty before the first.
     """
 
-    def __init__(self, take: Callable[[FromHost], None], fail: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        server: HostServer,
+        take: Callable[[FromHost], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._server = server
         self.take = take
         self.fail = fail
+        self.keys: tuple[bytes, bytes] = zmq.curve_keypair()
         self.reliable = ReliableSession()
         self.identity = b""
         self.address = ""
         self.turn = 0
         self.is_given_up = False
 
+    def send(self, message: ToHost) -> None:
+        """Send a message, now or after the next reconnection."""
+        if self.is_given_up:
+            return
+        self._server.transmit(self, self.identity, self.reliable.encode(message))
+        if self.reliable.kept_nbytes > KEPT_MAX_NBYTES:
+            # Call it later: the caller of `send` does not expect to lose the host in the call.
+            why = "it does not acknowledge the messages of its root"
+            asyncio.get_running_loop().call_soon(self.fail, why)
+
+    def send_unreliable(self, message: ToHost) -> None:
+        """Send a message that may be lost: it is useless later."""
+        self.reply(self.identity, message)
+
+    def reply(self, identity: bytes, message: ToHost) -> None:
+        """Send a message that may be lost over one connection."""
+        self._server.transmit(self, identity, self.reliable.encode_unreliable(message))
+
+    def give_up(self) -> None:
+        """Ignore the host from now on.
+
+        The host gets `Evicted` now, and as the answer to each later message.
+        """
+        self.is_given_up = True
+        self.reliable = ReliableSession()  # drop the unacknowledged messages
+        self.send_unreliable(Evicted())
+
+    def reconnect(self, identity: bytes, turn: int) -> bool:
+        """Continue on a new connection.
+
+        Returns False if the host already has a newer connection.
+        """
+        if turn <= self.turn:
+            return False
+        self.turn, self.identity = turn, identity
+        self.send_unreliable(ReconnectAck())
+        for body in self.reliable.unacknowledged:
+            self._server.transmit(self, identity, body)
+        return True
+
 
 class HostServer:
     """Server socket of the root, to which the hosts' supervisors connect."""
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, _HostSession] = {}  # by public key
+        self._sessions: dict[bytes, HostSession] = {}  # by public key
         self._undo = contextlib.ExitStack()
         self._socket: zmq.asyncio.Socket | None = None
         self._task: asyncio.Task[None] | None = None
@@ -178,14 +226,16 @@ class HostServer:
         return tuple(bound)
 
     def expect(
-        self, key: bytes, take: Callable[[FromHost], None], fail: Callable[[str], None]
-    ) -> None:
-        """Accept connections with this public key (Z85).
+        self, take: Callable[[FromHost], None], fail: Callable[[str], None]
+    ) -> HostSession:
+        """Accept connections with the keys of the session that is returned.
 
         ``take`` gets each message. ``fail`` gets a text if the host breaks the protocol, and "" if
         its connection broke; the host may reconnect with a `Reconnect`.
         """
-        self._sessions[key] = _HostSession(take, fail)
+        session = HostSession(self, take, fail)
+        self._sessions[session.keys[0]] = session
+        return session
 
     async def _serve(self, sock: zmq.asyncio.Socket) -> None:
         while True:
@@ -211,7 +261,7 @@ class HostServer:
         if session is None:
             return
         if session.is_given_up:
-            self._send(session, identity, session.reliable.encode_unreliable(Evicted()))
+            session.reply(identity, Evicted())
             return
         try:
             (body,) = bodies
@@ -222,7 +272,7 @@ class HostServer:
             session.fail("it has said what its root cannot understand")
             return
         if isinstance(envelope.message, Reconnect):
-            is_new = self._reconnect(session, identity, envelope.message.turn)
+            is_new = session.reconnect(identity, envelope.message.turn)
         elif isinstance(envelope.message, HostUp) and not session.turn:
             session.identity = identity
         if not is_new:
@@ -235,52 +285,8 @@ class HostServer:
             log.exception("what a host said could not be taken")
             session.fail("its root could not take what it said")
 
-    def _reconnect(self, session: _HostSession, identity: bytes, turn: int) -> bool:
-        """Continue a session on a new connection.
-
-        Returns False if the host already has a newer connection.
-        """
-        if turn <= session.turn:
-            return False
-        session.turn, session.identity = turn, identity
-        for body in (
-            session.reliable.encode_unreliable(ReconnectAck()),
-            *session.reliable.unacknowledged,
-        ):
-            self._send(session, identity, body)
-        return True
-
-    def address_of(self, key: bytes) -> str:
-        """Return a host's last address; "" before it connects."""
-        return self._sessions[key].address
-
-    def send(self, key: bytes, message: ToHost) -> None:
-        """Send a message to a host, now or after its next reconnection."""
-        session = self._sessions[key]
-        if session.is_given_up:
-            return
-        self._send(session, session.identity, session.reliable.encode(message))
-        if session.reliable.kept_nbytes > KEPT_MAX_NBYTES:
-            # Call it later: the caller of `send` does not expect to lose the host in the call.
-            why = "it does not acknowledge the messages of its root"
-            asyncio.get_running_loop().call_soon(session.fail, why)
-
-    def send_unreliable(self, key: bytes, message: ToHost) -> None:
-        """Send a message that may be lost: it is useless later."""
-        session = self._sessions[key]
-        self._send(session, session.identity, session.reliable.encode_unreliable(message))
-
-    def give_up(self, key: bytes) -> None:
-        """Ignore a host from now on.
-
-        The host gets `Evicted` now, and as the answer to each later message.
-        """
-        session = self._sessions[key]
-        session.is_given_up = True
-        session.reliable = ReliableSession()  # drop the unacknowledged messages
-        self.send_unreliable(key, Evicted())
-
-    def _send(self, session: _HostSession, identity: bytes, body: bytes) -> None:
+    def transmit(self, session: HostSession, identity: bytes, body: bytes) -> None:
+        """Send a session's bytes over one of its connections."""
         if self._socket is None or not identity:
             return
         sent = asyncio.ensure_future(self._socket.send_multipart([identity, body]))
@@ -295,7 +301,7 @@ class HostServer:
         self._undo.close()
 
 
-def _check(sent: asyncio.Task[Any], session: _HostSession, identity: bytes) -> None:
+def _check(sent: asyncio.Task[Any], session: HostSession, identity: bytes) -> None:
     has_failed = not sent.cancelled() and isinstance(sent.exception(), zmq.ZMQError)
     if has_failed and identity == session.identity:
         session.identity = b""
