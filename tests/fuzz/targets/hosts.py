@@ -37,7 +37,6 @@ from phalanx.protocol import (
     pack_frame,
 )
 from phalanx.protocol.host import (
-    Evicted,
     FromCommand,
     FromHost,
     FromRankEnvelope,
@@ -49,6 +48,7 @@ from phalanx.protocol.host import (
     RankGone,
     RankReport,
     Spawn,
+    StopHost,
     ToHostEnvelope,
 )
 from phalanx.supervisor.hosts import remote_host as remote_host_module
@@ -150,7 +150,7 @@ class _Play(Play):
                 message = None
             if message is None or _names_others(message):
                 assert _THERE in self.root._world.dead
-                assert any(isinstance(said, Evicted) for said in self.door.told)
+                assert any(isinstance(said, StopHost) for said in self.door.told)
         assert _HERE not in self.root._world.dead
         await asyncio.sleep((0.0, 0.0, 0.3, 3.0)[supply.below(4)])
 

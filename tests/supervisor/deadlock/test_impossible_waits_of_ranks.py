@@ -11,6 +11,7 @@ from support.waiting import wait_until
 from phalanx.errors import RankFailure
 from phalanx.protocol import name_ranks
 from phalanx.supervisor.health.impossible_waits import (
+    Activities,
     Activity,
     GroupProgress,
     Passed,
@@ -67,12 +68,12 @@ class Judge:
         )
 
     def look(self, running):
+        ranks = range(self.world.size)
+        now = {rank: self.activity(rank) for rank in ranks}
         return find_impossible_wait(
-            {rank: self.activity(rank) for rank in range(self.world.size)},
-            epoch=self.world.plan.epoch,
+            Activities(now, self.world.plan.epoch, self.splits),
             running=running,
-            gone=set(range(self.world.size)) - set(running),
-            splits=self.splits,
+            gone=set(ranks) - set(running),
         )
 
     def free(self, running):

@@ -22,7 +22,6 @@ from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.protocol import WorldConfig
 from phalanx.protocol.host import (
-    Evicted,
     FromHostEnvelope,
     HostAnswered,
     HostBoot,
@@ -31,6 +30,7 @@ from phalanx.protocol.host import (
     HostUp,
     Refreshed,
     SignalRank,
+    StopHost,
     ToHostEnvelope,
 )
 from phalanx.supervisor.hosts import session as session_module
@@ -287,11 +287,11 @@ def test_who_was_given_up_is_told_on_its_new_connection():
         line.proxy.swallow()
         line.session.give_up()
         line.link.doubt()
-        await line.until_at_host(Evicted())
+        await line.until_at_host(StopHost())
         line.at_host.clear()
         # A host that does not listen, and speaks on.
         line.link._socket.send_multipart([line.link._reliable.encode(HostLeaving())])
-        await line.until_at_host(Evicted())  # the answer to that
+        await line.until_at_host(StopHost())  # the answer to that
         assert HostLeaving() not in line.at_root
 
     play(scene)

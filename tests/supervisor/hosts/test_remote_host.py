@@ -17,7 +17,6 @@ import phalanx
 from phalanx.protocol import Activity, EngineReady, Notice
 from phalanx.protocol.host import (
     CommandOutput,
-    Evicted,
     FromHostEnvelope,
     FromRankEnvelope,
     HostPing,
@@ -32,6 +31,7 @@ from phalanx.protocol.host import (
     RunCommand,
     SignalRank,
     Spawn,
+    StopHost,
     Versions,
 )
 from phalanx.protocol.scripts import cost
@@ -68,14 +68,14 @@ def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
             far.say_bytes(*bad)
         else:
             far.say(bad)
-        await far.hear(Evicted)
+        await far.hear(StopHost)
         await until(lambda: events.lost)
         assert [rank for rank, _ in events.lost] == [0]
         assert events.lost[0][1].startswith("lost its host: it has s")
         assert processes[0].is_killed
         assert events.said == events.frozen == []
         far.say(FromRankEnvelope(0, EngineReady()))  # it is not heard any more
-        await far.hear(Evicted)
+        await far.hear(StopHost)
         assert events.said == []
         assert not processes[1].is_killed
 
@@ -99,7 +99,7 @@ def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
         await far.hear(OutputDone)
         for _ in range(40):
             far.say(CommandOutput(0, "stdout", piece))
-        await far.hear(Evicted)
+        await far.hear(StopHost)
         await until(lambda: events.lost)
         assert events.lost == [
             (0, "lost its host: it has sent more output than it may before that is written out")
@@ -217,7 +217,7 @@ def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(mo
         assert events.lost == [(0, "lost its host: it has not answered for 1 s")]
         assert not processes[0].is_killed  # it may be on its way
         far.say(HostPong(1, 1))
-        await far.hear(Evicted)
+        await far.hear(StopHost)
 
     play(monkeypatch, scene)
 
@@ -294,7 +294,7 @@ def test_a_host_that_leaves_words_out_is_put_out(monkeypatch):
         await far.hear(Spawn)
         far.session.encode(FromRankEnvelope(0, EngineReady()))
         far.say(FromRankEnvelope(0, EngineReady()))
-        await far.hear(Evicted)
+        await far.hear(StopHost)
         assert events.said == []
 
     play(monkeypatch, scene)
@@ -308,7 +308,7 @@ def test_another_version_is_not_up_and_both_are_named(monkeypatch):
         await until(lambda: events.not_up)
         mine = phalanx.__version__
         assert events.not_up == [f"b: its phalanx is 0.0.1, this one is {mine}", "c: no phalanx"]
-        await far.hear(Evicted)
+        await far.hear(StopHost)
 
     play(monkeypatch, scene)
 

@@ -7,7 +7,7 @@ versions of Python and of libraries. Versions of phalanx are compared earlier.
 from __future__ import annotations
 
 import asyncio
-import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,8 +34,6 @@ from phalanx.protocol.host import (
     FromRankEnvelope,
     GetTraces,
     HostBoot,
-    Kill,
-    Killed,
     Look,
     Looked,
     RankFrozen,
@@ -46,6 +44,7 @@ from phalanx.protocol.host import (
     Refreshed,
     RunCommand,
     Shown,
+    SignalRank,
     Spawn,
     ToHost,
     ToRankEnvelope,
@@ -81,11 +80,6 @@ class Layout:
     names: tuple[str, ...]
 
     @classmethod
-    def of_one(cls, size: int) -> Layout:
-        """Place all ranks on this machine."""
-        return cls((0,) * size, tuple(range(size)), (socket.gethostname(),))
-
-    @classmethod
     def of(cls, plans: Sequence[HostPlan]) -> Layout:
         """Number the ranks in the order of the hosts.
 
@@ -106,16 +100,13 @@ class Layout:
         )
 
     def renamed(self, host: int, name: str) -> Layout:
-        """Return a copy with another name for a host."""
         names = (*self.names[:host], name, *self.names[host + 1 :])
         return Layout(self.hosts, self.slots, names)
 
     def ranks_of(self, host: int) -> tuple[int, ...]:
-        """Return the ranks of one host, in the order of their slots."""
         return tuple(rank for rank, its in enumerate(self.hosts) if its == host)
 
     def name_of(self, rank: int) -> str:
-        """Return the name of the host on which a rank runs."""
         return self.names[self.hosts[rank]]
 
 
@@ -132,6 +123,7 @@ class HostSet:
         self.ranks = tuple(range(options.world.size))
         # By rank, as `subprocess` gives it (-N for signal N); None while the process runs.
         self.statuses: list[int | None] = [0] * options.world.size
+        self._has_ended = asyncio.Event()  # one more of them
         self.events = events
         self._options = options
         self._server: HostServer | None = None  # None if all hosts are local
@@ -151,7 +143,7 @@ class HostSet:
         self._sweeper: Sweeper | None = None
         if options.socket_path and not self.here:
             self._sweeper = Sweeper(options.socket_path)
-            self._sweeper.start(os.environ)
+            self._sweeper.start()
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
     def _local(self, index: int) -> LocalHost:
@@ -188,13 +180,12 @@ class HostSet:
         return self.every[self.layout.hosts[rank]]
 
     def is_far(self, rank: int) -> bool:
-        """Whether a rank runs on another machine."""
         return self.layout.hosts[rank] in self._remote
 
     def is_up(self, rank: int) -> bool:
         """Whether the host of a rank is there to start commands."""
-        host = self._remote.get(self.layout.hosts[rank])
-        return host is None or host.is_up
+        host = self._of(rank)
+        return isinstance(host, LocalHost) or host.is_up
 
     @property
     def infos(self) -> tuple[HostInfo, ...]:
@@ -224,10 +215,7 @@ class HostSet:
     # -- messages -----------------------------------------------------------------------------
 
     def take(self, message: ToHost) -> None:
-        """Pass a message to the host of its rank.
-
-        A message without a rank is for all hosts.
-        """
+        """Pass a message to the host of its rank, or to all."""
         rank = getattr(message, "rank", None)
         match message:
             case Spawn() | RunCommand():
@@ -243,13 +231,12 @@ class HostSet:
             host.take(message)
 
     def _renew(self, index: int) -> None:
-        """Have another supervisor for a host whose last one is lost."""
+        """Replace a host that is lost by another supervisor of it."""
         if self._remote[index].is_over:
             self._lost.append(self._remote[index])
             self.every[index] = self._far(index)
 
     def send(self, rank: int, message: ToRank) -> None:
-        """Send a message to a rank; dropped if the rank is gone."""
         self._of(rank).take(ToRankEnvelope(rank, message))
 
     def hear(self, message: FromHost) -> None:
@@ -259,6 +246,7 @@ class HostSet:
                 self.events.on_message(message.rank, message.message)
             case RankGone() if self.statuses[message.rank] is None:
                 self.statuses[message.rank] = message.status
+                self._has_ended.set()
                 self.events.on_lost(message.rank, message.reason, message.tail)
             case RankFrozen():
                 self.events.on_frozen(message.rank, message.reason)
@@ -266,11 +254,9 @@ class HostSet:
                 self.events.on_command(message)
 
     def report(self, rank: int) -> RankReport | LocalRank:
-        """Return the newest values of a rank."""
         return self._of(rank).report(rank)
 
     def activity(self, rank: int) -> Activity:
-        """Return which operations a rank is in."""
         return self.report(rank).activity
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
@@ -285,9 +271,20 @@ class HostSet:
 
     async def kill(self, rank: int, timeout_s: float) -> bool:
         """Kill a rank and wait until it is reaped; False after ``timeout_s``."""
-        answer = await self._of(rank).answer(Kill(rank, timeout_s))
-        is_over = isinstance(answer, Killed) and answer.is_over
-        return is_over or self.statuses[rank] is not None
+        self.take(SignalRank(rank, signal.SIGKILL))
+        return not await self.wait_ended((rank,), timeout_s)
+
+    async def wait_ended(self, ranks: Collection[int], timeout_s: float) -> list[int]:
+        """Wait until ranks have ended; return those that live."""
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + timeout_s
+        while late := [rank for rank in sorted(ranks) if self.statuses[rank] is None]:
+            if (left_s := until_s - now_s()) <= 0:
+                break
+            self._has_ended.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._has_ended.wait(), left_s)
+        return late
 
     async def look(self, rank: int) -> Looked:
         """Return whether a rank is stopped (frozen), and its Python stacks."""
@@ -295,7 +292,6 @@ class HostSet:
         return answer if isinstance(answer, Looked) else Looked(False, "")
 
     async def read_shown(self, rank: int, since: int, max_lines: int) -> Shown:
-        """Read a rank's output from byte ``since`` on."""
         answer = await self._of(rank).answer(ReadShown(rank, since, max_lines))
         return answer if isinstance(answer, Shown) else Shown(b"", since, 0, 0)
 
@@ -328,17 +324,12 @@ class HostSet:
 
         Remote hosts watch their own ranks.
         """
-
-        def among(host: LocalHost) -> Callable[[], Collection[int]]:
-            return lambda: set(watched()).intersection(host.ranks)
-
         limit_s, on_frozen = self._options.world.heartbeat_timeout_s, self.events.on_frozen
         await asyncio.gather(
-            *(watch_heartbeats(host, limit_s, among(host), on_frozen) for host in self.here)
+            *(watch_heartbeats(host, limit_s, watched, on_frozen) for host in self.here)
         )
 
     async def stop(self) -> None:
-        """End all ranks and all hosts' supervisors."""
         await asyncio.gather(*(host.stop() for host in (*self.every, *self._lost)))
         if self._sweeper is not None:
             await self._sweeper.stop()
@@ -380,7 +371,7 @@ class HostSet:
             name=self.layout.names[host],
             ranks=self.layout.ranks_of(host),
             endpoints=self._server.endpoints,
-            root_name=Layout.of_one(0).names[0] if here is None else self.layout.names[here],
+            root_name=socket.gethostname() if here is None else self.layout.names[here],
             root_key=self._server.public_key,
             public_key=public_key,
             secret_key=secret_key,
@@ -394,7 +385,7 @@ class HostSet:
         return encode_options(boot)
 
     def on_named(self, host: int, name: str) -> None:
-        """Take the name of a host that the scheduler chose after the plan was made."""
+        """Take the name of a host that the scheduler has chosen."""
         if self._options.remote.job.nodes:
             self.layout = self.layout.renamed(host, name)
 
@@ -405,11 +396,13 @@ class HostSet:
         """
         is_first = len(self._settled) < len(self._remote)
         self._settled[host] = problem
-        if not is_first:
-            if problem:
-                for rank in ranks:
-                    self.events.on_lost(rank, f"its host could not be started: {problem}", "")
-        elif len(self._settled) == len(self._remote):
+        for rank in ranks if problem else ():
+            if is_first:  # `on_not_up` tells it
+                self.statuses[rank] = 1
+            else:
+                why = f"its host could not be started: {problem}"
+                self.hear(RankGone(rank, 1, why, ""))
+        if is_first and len(self._settled) == len(self._remote):
             self._on_all_settled()
 
     def _on_all_settled(self) -> None:
@@ -446,17 +439,8 @@ def versions_here() -> Versions:
 def say_differing(here: Versions, there: Mapping[str, Versions]) -> str:
     """Return one line naming hosts with other versions, and the remedy.
 
-    Parameters
-    ----------
-    here : Versions
-        Versions of this host.
-    there : mapping of str to Versions
-        Versions of the other hosts, by host name.
-
-    Returns
-    -------
-    str
-        Empty if all known versions are the same.
+    ``there`` has the versions of the other hosts, by host name. The line is empty if all known
+    versions are the same.
 
     Notes
     -----

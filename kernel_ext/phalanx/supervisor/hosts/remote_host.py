@@ -1,4 +1,4 @@
-"""Start the supervisor of another host, and speak to it from the root."""
+"""Start the supervisor of another host, and send it messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import zmq
 
 import phalanx
@@ -22,12 +21,10 @@ from phalanx.protocol.host import (
     ANSWER_TO,
     AskHost,
     CommandOutput,
-    CommandRuns,
     FromCommand,
     FromHost,
     FromRankEnvelope,
     GetTraces,
-    GiveBack,
     HostAnswer,
     HostAnswered,
     HostLeaving,
@@ -37,27 +34,25 @@ from phalanx.protocol.host import (
     HostRequest,
     HostSamples,
     HostUp,
-    Kill,
-    Killed,
     OutputDone,
     RankFrozen,
     RankGone,
     RankReport,
     Reconnect,
     Refresh,
-    ReleaseOutput,
     RunCommand,
     SampleRanks,
+    SignalRank,
     Spawn,
     StopHost,
     ToHost,
-    ToRankEnvelope,
     WatchRanks,
 )
 
 from ..health.frozen_ranks import SilenceTimer
 from ..launchers.remote_command import HostProcess, HostStart, HostUnreachable
 from ..launchers.select import launch_host
+from ..processes.child import exit_reason
 from ..processes.streams import OutputWindow
 from ..tasks import TaskSet
 from .addresses import PathDiagnosis
@@ -79,7 +74,6 @@ _KILLED = -int(signal.SIGKILL)
 
 
 def first_report(rank: int) -> RankReport:
-    """Return the report on a rank before its host sends any."""
     return RankReport(rank, 0, Activity(0, {}), "", 0, 0)
 
 
@@ -142,12 +136,10 @@ class RemoteHost:
 
     @property
     def info(self) -> HostInfo:
-        """Return the machine, for display."""
         address = next(iter(self.up.addresses), "")
         return HostInfo(self._index, self._name, address, self.up.cores, self.up.device)
 
     def report(self, rank: int) -> RankReport:
-        """Return the newest report on a rank."""
         return self._reports[rank]
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
@@ -168,7 +160,7 @@ class RemoteHost:
     def take(self, message: ToHost) -> None:
         """Send a message to the host.
 
-        It is dropped if the host or the rank is gone. A `Spawn` waits until the host is up.
+        It is dropped if the host is gone. A `Spawn` waits until the host is up.
         """
         match message:
             case Spawn() | RunCommand():
@@ -179,28 +171,18 @@ class RemoteHost:
                 elif not self.is_up:  # the host was lost while other hosts started
                     why = "lost its host before it was started"
                     self._hosts.hear(RankGone(message.rank, _KILLED, why, ""))
+            case SignalRank(number=signal.SIGKILL) if message.rank in self._wanted:
+                self._wanted.remove(message.rank)
+                self._hosts.hear(RankGone(message.rank, _KILLED, exit_reason(_KILLED), ""))
             case OutputDone():
                 self._window.done(message)
-            case ToRankEnvelope() | ReleaseOutput():
-                has_ended = self._hosts.statuses[message.rank] is not None
-                if has_ended or not self._reports[message.rank].pid:
-                    return
-            case GiveBack():  # also for a rank that has ended, unless its whole host was lost
-                if not self._reports[message.rank].pid:
-                    return
         if self.is_up:
             self._session.send(message)
 
     async def answer(self, request: HostRequest) -> HostAnswer | None:
-        """Ask the host; None if it does not answer in time, or is lost."""
+        """Ask the host; None if no answer comes in time."""
         limit_s: float | None = ANSWER_S
         match request:
-            case Kill() if request.rank in self._wanted:  # the host is not up yet
-                self._wanted.remove(request.rank)
-                self._hosts.statuses[request.rank] = _KILLED
-                return Killed(True)
-            case Kill():
-                limit_s = request.timeout_s + 1
             case Refresh():
                 limit_s = REFRESH_S
             case GetTraces() if self.is_up:  # the pongs arrive before the answer
@@ -272,8 +254,6 @@ class RemoteHost:
         if problem:
             self.is_over = True
             self._evict()
-            for rank in wanted:
-                self._hosts.statuses[rank] = 1
             tell("failed", problem)
         else:
             self._on_up(wanted)
@@ -281,7 +261,7 @@ class RemoteHost:
         self._hosts.on_settled(self._index, problem, wanted)
 
     async def _start(self, on_slow: Any) -> str:
-        """Start the supervisor and wait until it is up; return why it is not.
+        """Start the supervisor; return why it is not up.
 
         Its first line has the keys of its connection.
         """
@@ -416,9 +396,6 @@ class RemoteHost:
             case CommandOutput() if not self._window.take(message):
                 self._refuse("it has sent more output than it may before that is written out")
             case _:
-                if isinstance(message, CommandRuns):
-                    its = self._reports[message.rank]
-                    self._reports[message.rank] = msgspec.structs.replace(its, pid=message.pid)
                 self._hosts.hear(message)
 
     def _on_failed(self, problem: str) -> None:

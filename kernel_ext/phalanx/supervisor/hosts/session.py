@@ -22,13 +22,13 @@ from zmq.utils.monitor import recv_monitor_message
 from phalanx.errors import DistributedError
 from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.host import (
-    Evicted,
     FromHost,
     FromHostEnvelope,
     HostBoot,
     HostUp,
     Reconnect,
     ReconnectAck,
+    StopHost,
     ToHost,
     ToHostEnvelope,
 )
@@ -89,15 +89,7 @@ class ReliableSession:
         return encode_message((0, self._n_received, message))
 
     def receive(self, envelope: FromHostEnvelope | ToHostEnvelope) -> bool:
-        """Process a received envelope; return False for a duplicate.
-
-        Messages without a number are never duplicates.
-
-        Raises
-        ------
-        ProtocolError
-            The sequence number or the acknowledgement is impossible.
-        """
+        """Process an envelope; False: a duplicate. `ProtocolError`: it is impossible."""
         if envelope.ack > self._n_sent or envelope.number > self._n_received + 1:
             msg = f"a message with the number {envelope.number} cannot come now"
             raise ProtocolError(msg)
@@ -161,17 +153,14 @@ class HostSession:
     def give_up(self) -> None:
         """Ignore the host from now on.
 
-        The host gets `Evicted` now, and as the answer to each later message.
+        The host gets `StopHost` now, and as the answer to each later message.
         """
         self.is_given_up = True
         self.reliable = ReliableSession()  # drop the unacknowledged messages
-        self.send_unreliable(Evicted())
+        self.send_unreliable(StopHost())
 
     def reconnect(self, identity: bytes, turn: int) -> bool:
-        """Continue on a new connection.
-
-        Returns False if the host already has a newer connection.
-        """
+        """Continue on a new connection; False if there is a newer one."""
         if turn <= self.turn:
             return False
         self.turn, self.identity = turn, identity
@@ -194,15 +183,7 @@ class HostServer:
         self.endpoints: tuple[str, ...] = ()
 
     def open(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Listen on ``addresses``; return those that could be bound.
-
-        Call this once only.
-
-        Raises
-        ------
-        DistributedError
-            None of the addresses could be bound.
-        """
+        """Listen, once only; return the addresses that could be bound."""
         self.public_key, secret_key = zmq.curve_keypair()
         context = self._undo.enter_context(zmq.asyncio.Context())
         self._undo.enter_context(only_clients(context, self._sessions.keys(), DOMAIN))
@@ -225,9 +206,7 @@ class HostServer:
         self._task.add_done_callback(self._on_served)
         return tuple(bound)
 
-    def expect(
-        self, take: Callable[[FromHost], None], fail: Callable[[str], None]
-    ) -> HostSession:
+    def expect(self, take: Callable[[FromHost], None], fail: Callable[[str], None]) -> HostSession:
         """Accept connections with the keys of the session that is returned.
 
         ``take`` gets each message. ``fail`` gets a text if the host breaks the protocol, and "" if
@@ -261,7 +240,7 @@ class HostServer:
         if session is None:
             return
         if session.is_given_up:
-            session.reply(identity, Evicted())
+            session.reply(identity, StopHost())
             return
         try:
             (body,) = bodies
@@ -343,9 +322,16 @@ class RootConnection:
         self._decoder = msgspec.msgpack.Decoder(ToHostEnvelope)
         self._turn = 0
         self._has_received = False
-        self.is_joined = True  # whether it can be used: the first connection needs no `Reconnect`
+        # Whether it can be used: the first connection needs no `Reconnect`.
+        self._joined = asyncio.Event()
+        self._joined.set()
         self._stale = asyncio.Event()
         self._socket = self._connect(endpoint)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether messages reach the root now."""
+        return self._joined.is_set()
 
     @property
     def address(self) -> str:
@@ -353,7 +339,6 @@ class RootConnection:
 
     @property
     def port(self) -> int:
-        """Return the port on which the root listens."""
         return int(self._endpoint.rpartition(":")[2])
 
     def _connect(self, endpoint: str) -> zmq.asyncio.Socket:
@@ -391,20 +376,14 @@ class RootConnection:
         self._stale.set()
 
     async def run(self, take: Callable[[ToHost], None]) -> bool:
-        """Pass the root's messages to ``take`` until the root is gone.
-
-        Returns
-        -------
-        bool
-            Whether the root has ever sent a message.
-        """
+        """Pass messages on until the root is gone; whether it spoke."""
         while True:
             await self._serve(take)
             if not self._has_received:
                 return False
             if not self.is_joined:  # the connection was accepted, but the root did not answer
                 await asyncio.sleep(AGAIN_S)
-            self.is_joined = False
+            self._joined.clear()
             self._socket.close(linger=0)
             endpoint = await self._find()
             if not endpoint:
@@ -418,10 +397,9 @@ class RootConnection:
         """Read one connection until it breaks, or is silent for too long."""
         root, monitor = self._socket, self._monitor
         self._stale.clear()
-        joined = asyncio.Event()
-        reading = asyncio.ensure_future(self._read(root, take, joined))
+        reading = asyncio.ensure_future(self._read(root, take))
         broken = asyncio.ensure_future(recv_monitor_message(monitor))
-        silent = asyncio.ensure_future(self._wait_silent(joined))
+        silent = asyncio.ensure_future(self._wait_silent())
         every: set[asyncio.Future[Any]] = {reading, broken, silent}
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
@@ -437,30 +415,27 @@ class RootConnection:
             await asyncio.wait(every)
             self._unwatch()
 
-    async def _wait_silent(self, joined: asyncio.Event) -> None:
+    async def _wait_silent(self) -> None:
         """Wait until this connection has been silent for too long.
 
         A new connection has `JOIN_S` for its ack. Then `doubt` ends the wait.
         """
-        if self._turn:
+        if not self.is_joined:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(joined.wait(), JOIN_S)
-            if not joined.is_set():
+                await asyncio.wait_for(self._joined.wait(), JOIN_S)
+            if not self.is_joined:
                 return
             self._stale.clear()
         await self._stale.wait()
 
-    async def _read(
-        self, root: zmq.asyncio.Socket, take: Callable[[ToHost], None], joined: asyncio.Event
-    ) -> None:
+    async def _read(self, root: zmq.asyncio.Socket, take: Callable[[ToHost], None]) -> None:
         while True:
             (body,) = await root.recv_multipart()
             envelope = self._decoder.decode(body)
             is_new = self._reliable.receive(envelope)
             self._has_received = True
             if isinstance(envelope.message, ReconnectAck):
-                self.is_joined = True
-                joined.set()
+                self._joined.set()
                 for kept in self._reliable.unacknowledged:
                     self._send(kept)
             if is_new:

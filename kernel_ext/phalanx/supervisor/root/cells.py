@@ -69,7 +69,6 @@ class WorldEntry:
         return self._failed
 
     def take(self, rank: int, entered: Entered) -> None:
-        """Record a rank's answer."""
         if entered.id == self._number:
             if entered.ename:
                 why = f"could not join: {entered.ename}: {entered.evalue}"
@@ -95,10 +94,7 @@ class WorldEntry:
 class CellScheduler:
     """Decide when cells may begin.
 
-    Parameters
-    ----------
-    spawn_task : callable
-        Runs a coroutine as a task of the root, cancelled when the root ends.
+    ``spawn_task`` runs a coroutine until the root ends.
     """
 
     def __init__(
@@ -124,7 +120,6 @@ class CellScheduler:
         world.ranks.subscribe(lost=lambda _rank: self.ended())
 
     def announce(self, cell: str) -> None:
-        """Record that a cell waits for permission; `begin` must follow."""
         self._announced.add(cell)
 
     async def begin(
@@ -179,7 +174,6 @@ class CellScheduler:
         self._watch.look()
 
     def end(self, rank: int, message: CellEnded) -> None:
-        """Record that a rank's part of a cell is over."""
         self._world.end_cell(rank, message)
         self.ended()
         self._membership.look()
