@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -92,10 +91,7 @@ class WorldEntry:
 
 
 class CellScheduler:
-    """Decide when cells may begin.
-
-    ``spawn_task`` runs a coroutine until the root ends.
-    """
+    """Decide when cells may begin."""
 
     def __init__(
         self,
@@ -105,7 +101,6 @@ class CellScheduler:
         restarts: Restarts,
         inspector: RankInspector,
         watch: StallWatcher,
-        spawn_task: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._world = world
         self._host = host
@@ -113,9 +108,8 @@ class CellScheduler:
         self._restarts = restarts
         self._inspector = inspector
         self._watch = watch
-        self._spawn_task = spawn_task
         self.entry = WorldEntry(world, host, membership)
-        self._ended = asyncio.Condition()
+        self._has_ended = asyncio.Event()  # a rank has become free
         self._announced: set[str] = set()  # cells that wait for permission to begin
         world.ranks.subscribe(lost=lambda _rank: self.ended())
 
@@ -131,8 +125,9 @@ class CellScheduler:
             return (self.entry.missing | self._world.unfinished()).intersection(request.ranks)
 
         async def wait() -> None:
-            async with self._ended:
-                await self._ended.wait_for(lambda: not busy())
+            while busy():
+                self._has_ended.clear()
+                await self._has_ended.wait()
 
         if unknown := set(request.ranks) - set(range(self._world.size)):  # the cell would never end
             self._announced.discard(request.cell)
@@ -187,8 +182,4 @@ class CellScheduler:
     def ended(self) -> None:
         """Wake the waiting cells, which then check again which ranks are busy."""
         self._host.take(WatchRanks(is_on=bool(self._world.unfinished())))
-        self._spawn_task(self._notify_ended())
-
-    async def _notify_ended(self) -> None:
-        async with self._ended:
-            self._ended.notify_all()
+        self._has_ended.set()

@@ -138,7 +138,6 @@ class WorkspaceRoot(Root[ToRoot]):
             self._restarts,
             self._inspector,
             self._stalls,
-            self._tasks.spawn,
         )
         self._samplers = Samplers(world, self._host, self._clients.answer)
 
