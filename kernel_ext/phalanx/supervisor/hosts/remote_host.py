@@ -273,8 +273,9 @@ class RemoteHost:
         # time in a scheduler's queue does not count
         until_s = max(until_s, self._loop.time() + UP_S)
         self._ended = self._loop.create_task(self._process.ended())
+        news: set[asyncio.Future[Any]] = {self._ended, self._answered}
         await asyncio.wait(
-            {self._ended, self._answered},
+            news,
             timeout=max(0.0, until_s - self._loop.time()),
             return_when=asyncio.FIRST_COMPLETED,
         )

@@ -421,9 +421,9 @@ class RootConnection:
         A new connection has `JOIN_S` for its ack. Then `doubt` ends the wait.
         """
         if not self.is_joined:
-            with contextlib.suppress(asyncio.TimeoutError):
+            try:
                 await asyncio.wait_for(self._joined.wait(), JOIN_S)
-            if not self.is_joined:
+            except asyncio.TimeoutError:
                 return
             self._stale.clear()
         await self._stale.wait()
