@@ -20,7 +20,7 @@ import msgspec
 from phalanx.protocol import FrameReader, pack_frame
 from phalanx.supervisor.hosts import host_set, local_host
 from phalanx.supervisor.hosts.local_rank import LocalRank, RankProcess
-from phalanx.supervisor.root import engines
+from phalanx.supervisor.root import workspace_root as workspace_root_module
 
 __all__ = ["Actor", "StageClient", "actors", "staged"]
 
@@ -115,13 +115,13 @@ class _Controller:
 
 class _Sweeper:
     def __init__(self, socket_path: str) -> None:
-        self.has_started = False
+        pass
 
-    def start(self, env: Mapping[str, str]) -> None:
-        self.has_started = True
+    def start(self) -> None:
+        pass
 
-    def mark(self, serial: int) -> dict[str, str]:
-        return {}
+    def mark(self) -> tuple[int, dict[str, str]]:
+        return 0, {}
 
     def started(self, pid: int, serial: int) -> None:
         pass
@@ -177,6 +177,6 @@ def staged() -> Iterator[None]:
         mock.patch.object(local_host, "can_adopt", return_value=False),  # no fork server
         mock.patch.object(local_host, "Sweeper", _Sweeper),
         mock.patch.object(host_set, "Sweeper", _Sweeper),
-        mock.patch.object(engines, "ControllerProcess", _Controller),
+        mock.patch.object(workspace_root_module, "ControllerProcess", _Controller),
     ):
         yield

@@ -236,16 +236,10 @@ class RankFrozen(Message, frozen=True):
 
 
 class HostPong(Message, frozen=True):
-    """Host: answer a `HostPing`; ``now_ns`` is the host's clock."""
+    """Host: answer a `HostPing` of that time; ``now_ns`` is the host's clock."""
 
-    number: int
+    sent_ns: Time
     now_ns: Time
-
-
-class Killed(Message, frozen=True):
-    """Host: answer a `Kill`; ``is_over``: the rank's process has ended."""
-
-    is_over: bool
 
 
 class Looked(Message, frozen=True):
@@ -290,7 +284,7 @@ class HostSamples(Message, frozen=True):
     ranks: Annotated[tuple[RankSample, ...], msgspec.Meta(max_length=MOST_RANKS)]
 
 
-HostAnswer = Killed | Looked | Traces | Shown | Refreshed | HostSamples
+HostAnswer = Looked | Traces | Shown | Refreshed | HostSamples
 
 
 class HostAnswered(Message, frozen=True):
@@ -349,7 +343,10 @@ class WatchRanks(Message, frozen=True):
 
 
 class SignalRank(Message, frozen=True):
-    """Root: send a signal to this rank and its child processes."""
+    """Root: send a signal to this rank and its child processes.
+
+    SIGKILL also takes back a `Spawn` that waits.
+    """
 
     rank: Rank
     number: Annotated[int, msgspec.Meta(ge=1, lt=65)]
@@ -359,13 +356,6 @@ class EndRank(Message, frozen=True):
     """Root: interrupt this rank's cell and let the rank end."""
 
     rank: Rank
-
-
-class Kill(Message, frozen=True):
-    """Root: kill this rank and answer when its process has ended."""
-
-    rank: Rank
-    timeout_s: float
 
 
 class Look(Message, frozen=True):
@@ -397,11 +387,10 @@ class SampleRanks(Message, frozen=True):
     """Root: sample all ranks of the host; reports precede the answer."""
 
 
-HostRequest = Kill | Look | GetTraces | ReadShown | Refresh | SampleRanks
+HostRequest = Look | GetTraces | ReadShown | Refresh | SampleRanks
 # By type of a request: type of its answer.
 ANSWER_TO: Mapping[type[HostRequest], type[HostAnswer]] = {
-    Kill: Killed, Look: Looked, GetTraces: Traces, ReadShown: Shown, Refresh: Refreshed,
-    SampleRanks: HostSamples,
+    Look: Looked, GetTraces: Traces, ReadShown: Shown, Refresh: Refreshed, SampleRanks: HostSamples,
 }  # fmt: skip
 
 
@@ -418,16 +407,10 @@ class GiveBack(Message, frozen=True):
     rank: Rank
 
 
-class ReleaseOutput(Message, frozen=True):
-    """Root: this rank's process sends its output itself until it dies."""
-
-    rank: Rank
-
-
 class HostPing(Message, frozen=True):
-    """Root: heartbeat; the host answers with a `HostPong`."""
+    """Root: heartbeat at this time; the host answers with a `HostPong`."""
 
-    number: int
+    sent_ns: Time
 
 
 class ReconnectAck(Message, frozen=True):
@@ -435,11 +418,7 @@ class ReconnectAck(Message, frozen=True):
 
 
 class StopHost(Message, frozen=True):
-    """Root: end your ranks and yourself."""
-
-
-class Evicted(Message, frozen=True):
-    """Root: your host was declared lost; end your ranks and yourself."""
+    """Root: end your ranks and yourself; also after a loss."""
 
 
 FromHost = (
@@ -463,11 +442,9 @@ ToHost = (
     | EndRank
     | AskHost
     | GiveBack
-    | ReleaseOutput
     | HostPing
     | ReconnectAck
     | StopHost
-    | Evicted
     | ToCommand
 )
 

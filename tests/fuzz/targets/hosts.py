@@ -37,7 +37,6 @@ from phalanx.protocol import (
     pack_frame,
 )
 from phalanx.protocol.host import (
-    Evicted,
     FromCommand,
     FromHost,
     FromRankEnvelope,
@@ -49,9 +48,10 @@ from phalanx.protocol.host import (
     RankGone,
     RankReport,
     Spawn,
+    StopHost,
     ToHostEnvelope,
 )
-from phalanx.supervisor.hosts import connection
+from phalanx.supervisor.hosts import remote_host as remote_host_module
 from phalanx.supervisor.hosts import session as session_module
 from phalanx.supervisor.hosts.session import ReliableSession
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
@@ -88,14 +88,14 @@ class _Door(Door):
     def says(self, message: Any) -> None:
         self.hear(self._theirs.encode(message))
 
-    def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
+    def transmit(self, visitor: Any, identity: bytes, body: bytes) -> None:
         if not identity:
             return
         envelope = msgspec.msgpack.decode(body, type=ToHostEnvelope)
         self._theirs.receive(envelope)
         self.told.append(envelope.message)
         if isinstance(envelope.message, HostPing):
-            asyncio.get_running_loop().call_soon(self.says, HostPong(envelope.message.number, 1))
+            asyncio.get_running_loop().call_soon(self.says, HostPong(envelope.message.sent_ns, 1))
 
 
 def _names_others(message: Any) -> bool:
@@ -121,7 +121,7 @@ class _Play(Play):
         self.door: Any = self.root._host._server
 
     async def boot(self) -> None:
-        while not self.door._sessions or not self.door.endpoints:
+        while not self.door.endpoints:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         actors[_HERE].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
@@ -150,7 +150,7 @@ class _Play(Play):
                 message = None
             if message is None or _names_others(message):
                 assert _THERE in self.root._world.dead
-                assert any(isinstance(said, Evicted) for said in self.door.told)
+                assert any(isinstance(said, StopHost) for said in self.door.told)
         assert _HERE not in self.root._world.dead
         await asyncio.sleep((0.0, 0.0, 0.3, 3.0)[supply.below(4)])
 
@@ -184,6 +184,6 @@ def one(data: bytes) -> None:
     """Run one input."""
     with (
         mock.patch.object(session_module, "HostServer", _Door),
-        mock.patch.object(connection, "launch_host", _launch),
+        mock.patch.object(remote_host_module, "launch_host", _launch),
     ):
         run_play(_play, data)

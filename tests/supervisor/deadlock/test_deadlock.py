@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.protocol import Activity, GroupProgress, Passed, UserWait
 from phalanx.supervisor.health.deadlock import DeadlockSearch, find_deadlock
-from phalanx.supervisor.health.impossible_waits import WORLD
+from phalanx.supervisor.health.impossible_waits import WORLD, Activities
 
 SPLIT, OTHER = 77, 78
 SPLITS = {SPLIT: (0, 1), OTHER: (1, 2)}
@@ -36,10 +36,8 @@ def goes_on(**said):
 
 def find(*activities, running=None, splits=SPLITS, **options):
     return find_deadlock(
-        dict(enumerate(activities)),
-        epoch=1,
+        Activities(dict(enumerate(activities)), 1, splits),
         running=range(len(activities)) if running is None else running,
-        splits=splits,
         **options,
     )
 
@@ -155,7 +153,7 @@ class Looks:
                            wait=its.wait._replace(number=numbers[rank]))
             for rank, its in ranks.items()
         }  # fmt: skip
-        found = self.search.look(ranks, now_s=now_s, epoch=1, running=ranks, splits=SPLITS)
+        found = self.search.look(Activities(ranks, 1, SPLITS), now_s=now_s, running=ranks)
         return None if found is None else found.cycle
 
 

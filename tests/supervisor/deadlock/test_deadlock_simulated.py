@@ -10,7 +10,12 @@ from supervisor.deadlock.simulator import Event, Simulator
 from support.runs.tiers import examples
 
 from phalanx.supervisor.health.deadlock import DeadlockSearch, find_deadlock
-from phalanx.supervisor.health.impossible_waits import CONFIRM_S, WORLD, ImpossibleWaitSearch
+from phalanx.supervisor.health.impossible_waits import (
+    CONFIRM_S,
+    WORLD,
+    Activities,
+    ImpossibleWaitSearch,
+)
 
 
 def events_of_world(random, size):
@@ -67,7 +72,7 @@ def look(search, simulator, pause=lambda: None):
     for rank in range(len(simulator.ranks)):
         activities[rank] = simulator.activity(rank)
         pause()
-    return search.look(activities, now_s=0.0, epoch=1, running=running, splits=simulator.splits)
+    return search.look(Activities(activities, 1, simulator.splits), now_s=0.0, running=running)
 
 
 def settle(simulator, random):
@@ -126,20 +131,15 @@ def test_each_rank_that_cannot_go_on_is_accused(seed):
         for thread in 2 * simulator.threads():
             assert not simulator.step(thread)
     activities = {rank: simulator.activity(rank) for rank in range(len(simulator.ranks))}
+    seen = Activities(activities, 1, simulator.splits)
     if not simulator.running:
         assert found is None
     elif not any(rank.other for rank in simulator.ranks):  # nor waits for one that has ended
-        world = {
-            "epoch": 1, "running": simulator.running, "gone": simulator.gone,
-            "splits": simulator.splits,
-        }  # fmt: skip
-        hopeless.look(activities, now_s=0.0, **world)
-        assert found is not None or hopeless.look(activities, now_s=CONFIRM_S, **world) is not None
+        world = {"running": simulator.running, "gone": simulator.gone}
+        hopeless.look(seen, now_s=0.0, **world)
+        assert found is not None or hopeless.look(seen, now_s=CONFIRM_S, **world) is not None
     if found is not None:  # the 10 s line names it as well
-        assert find_deadlock(
-            activities, epoch=1, running=simulator.running, splits=simulator.splits,
-            with_threads=True,
-        )  # fmt: skip
+        assert find_deadlock(seen, running=simulator.running, with_threads=True)
 
 
 def test_a_sender_that_has_room_and_has_not_run_since_is_no_reason():

@@ -7,6 +7,7 @@ import pytest
 from phalanx.supervisor.health.impossible_waits import (
     CONFIRM_S,
     WORLD,
+    Activities,
     Activity,
     GroupProgress,
     ImpossibleWait,
@@ -34,10 +35,8 @@ def passed(peer, *counts, group=WORLD, epoch=1, **waits):
 
 
 def find(activities, running, gone, splits=None, ended=()):
-    activities = dict(enumerate(activities))
-    return find_impossible_wait(
-        activities, epoch=1, running=running, gone=gone, splits=splits or {}, ended=ended
-    )
+    seen = Activities(dict(enumerate(activities)), 1, splits or {})
+    return find_impossible_wait(seen, running=running, gone=gone, ended=ended)
 
 
 def test_a_rank_that_ended_without_coming_is_named():
@@ -150,7 +149,7 @@ def test_a_send_is_accused_only_if_it_still_waits_at_a_second_look():
 
     def look(now_s, sent):
         activities = {0: passed(1, sent, 0, sends=True), 1: passed(0, 0, 1)}
-        return search.look(activities, now_s=now_s, epoch=1, running=[0], gone=[1], splits={})
+        return search.look(Activities(activities, 1, {}), now_s=now_s, running=[0], gone=[1])
 
     assert look(0.0, sent=1) is None
     assert look(CONFIRM_S / 2, sent=1) is None
@@ -166,7 +165,7 @@ def test_the_same_send_of_another_epoch_is_another_send():
             0: passed(1, 0, 0, epoch=epoch, sends=True),
             1: passed(0, 0, 0, epoch=epoch),
         }
-        return search.look(activities, now_s=now_s, epoch=epoch, running=[0], gone=[1], splits={})
+        return search.look(Activities(activities, epoch, {}), now_s=now_s, running=[0], gone=[1])
 
     assert look(0.0, epoch=1) is None
     assert look(10.0, epoch=2) is None  # no look saw that the first send went on
@@ -176,8 +175,8 @@ def test_the_same_send_of_another_epoch_is_another_send():
 def test_a_recv_and_an_operation_are_accused_at_the_first_look():
     search = ImpossibleWaitSearch()
     never_sent = {0: passed(1, 0, 1, receives=True), 1: passed(0, 1, 0)}
-    found = search.look(never_sent, now_s=0.0, epoch=1, running=[0], gone=[1], splits={})
+    found = search.look(Activities(never_sent, 1, {}), now_s=0.0, running=[0], gone=[1])
     assert found == ImpossibleWait((0,), 1, "recv", 2)
     never_entered = {0: inside(3), 1: idle(done=2)}
-    found = search.look(never_entered, now_s=0.0, epoch=1, running=[0], gone=[1], splits={})
+    found = search.look(Activities(never_entered, 1, {}), now_s=0.0, running=[0], gone=[1])
     assert found == ImpossibleWait((0,), 1, "all_sum", 3)

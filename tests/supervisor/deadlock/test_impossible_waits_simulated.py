@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from supervisor.deadlock.simulator import Event, Simulator
 from support.runs.tiers import examples
 
-from phalanx.supervisor.health.impossible_waits import CONFIRM_S, WORLD, ImpossibleWaitSearch
+from phalanx.supervisor.health.impossible_waits import (
+    CONFIRM_S,
+    WORLD,
+    Activities,
+    ImpossibleWaitSearch,
+)
 
 
 @st.composite
@@ -47,9 +52,8 @@ def look(search, now_s, simulator, pause=lambda: None):
     for rank in sorted(running | gone):
         activities[rank] = simulator.activity(rank)
         pause()
-    return search.look(
-        activities, now_s=now_s, epoch=1, running=running, gone=gone, splits=simulator.splits
-    )
+    seen = Activities(activities, 1, simulator.splits)
+    return search.look(seen, now_s=now_s, running=running, gone=gone)
 
 
 def settle(simulator, random):

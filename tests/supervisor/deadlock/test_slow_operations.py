@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.protocol import Activity, GroupProgress
-from phalanx.supervisor.health.impossible_waits import WORLD
+from phalanx.supervisor.health.impossible_waits import WORLD, Activities
 from phalanx.supervisor.health.slow_operations import LongWait, SlowOperationDetector
 
 SPLIT = 77
@@ -26,9 +26,8 @@ class Watched:
         self.watch = SlowOperationDetector(10.0)
 
     def look(self, now_s, *activities, splits=None):
-        return self.watch.look(
-            dict(enumerate(activities)), epoch=1, splits=splits or {}, now_s=now_s
-        )
+        seen = Activities(dict(enumerate(activities)), 1, splits or {})
+        return self.watch.look(seen, now_s=now_s)
 
 
 def test_a_long_wait_is_told_of_once_with_who_is_missing():

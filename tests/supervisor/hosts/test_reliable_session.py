@@ -22,7 +22,6 @@ from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.protocol import WorldConfig
 from phalanx.protocol.host import (
-    Evicted,
     FromHostEnvelope,
     HostAnswered,
     HostBoot,
@@ -31,6 +30,7 @@ from phalanx.protocol.host import (
     HostUp,
     Refreshed,
     SignalRank,
+    StopHost,
     ToHostEnvelope,
 )
 from phalanx.supervisor.hosts import session as session_module
@@ -61,23 +61,22 @@ class Line:
         self.loop = loop
         self.at_root, self.at_host, self.failures = [], [], []
         self.door = HostServer()
-        self.key, self.secret = zmq.curve_keypair()
 
     async def __aenter__(self):
         self.door.open(["127.0.0.1"])
         self.proxy = Proxy(self.door.endpoints[0])
         endpoint = await self.proxy.open()
-        self.door.expect(self.key, self.at_root.append, self.failures.append)
+        self.session = self.door.expect(self.at_root.append, self.failures.append)
         boot = HostBoot(
             "1", WorldConfig("w", 1, heartbeat_timeout_s=1.0), 0, "b", (0,), (endpoint,), "a",
-            self.door.public_key, self.key, self.secret, "/", 0.0,
+            self.door.public_key, *self.session.keys, "/", 0.0,
         )  # fmt: skip
         self.context = zmq.asyncio.Context()
         self.link = RootConnection(self.context, boot, endpoint)
         self.link.send(UP)
         self.running = asyncio.ensure_future(self.link.run(self.at_host.append))
         await self.until_at_root(UP)
-        self.door.send(self.key, FIRST)
+        self.session.send(FIRST)
         await self.until_at_host(FIRST)
         return self
 
@@ -146,15 +145,13 @@ def test_nobody_comes_in_without_the_key_it_was_given():
     async def main(loop):
         door, came = HostServer(), []
         door.open(["127.0.0.1"])
-        one, two, stranger = (zmq.curve_keypair() for _ in range(3))
-        for public, _ in (one, two):
-            door.expect(public, lambda _, key=public: came.append(key), came.append)
+        _, two = (door.expect(lambda _, n=n: came.append(n), came.append) for n in (1, 2))
         with zmq.asyncio.Context() as context, contextlib.ExitStack() as undo:
             where = undo, context, door
-            assert await knock(*where, stranger) == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            assert await knock(*where, two) == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            assert await knock(*where, zmq.curve_keypair()) == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            assert await knock(*where, two.keys) == zmq.EVENT_HANDSHAKE_SUCCEEDED
             await loop.until(lambda: came, "what the second host says")
-        assert came == [two[0]]
+        assert came == [2]
         door.close()
 
     run_held(main)
@@ -168,21 +165,19 @@ def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
         n_resets = 0
         for number in range(N):
             line.link.send(HostAnswered(number, Refreshed()))
-            line.door.send(line.key, SignalRank(number, 1))
+            line.session.send(SignalRank(number, 1))
             if chance.random() < 0.02:
                 line.proxy.reset()
                 n_resets += 1
             if chance.random() < 0.2:  # or all would be said before anything has come
                 await line.loop.run_in_executor(None, time.sleep, chance.random() * 0.02)
         line.proxy.reset()
-        line.door.send_unreliable(
-            line.key, HostPing(1)
-        )  # a root that says nothing does not find out
+        line.session.send_unreliable(HostPing(1))  # a root that says nothing does not find out
         await line.until_at_root(HostAnswered(N - 1, Refreshed()))
         await line.until_at_host(SignalRank(N - 1, 1))
         # What would come twice comes before what is said now.
         line.link.send(HostAnswered(N, Refreshed()))
-        line.door.send(line.key, SignalRank(N, 1))
+        line.session.send(SignalRank(N, 1))
         await line.until_at_root(HostAnswered(N, Refreshed()))
         await line.until_at_host(SignalRank(N, 1))
         said = [message.id for message in line.at_root if isinstance(message, HostAnswered)]
@@ -198,11 +193,10 @@ def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
 
 def test_what_a_root_says_twice_is_taken_once():
     async def scene(line):
-        visitor = line.door._sessions[line.key]
-        body = visitor.reliable.encode(SignalRank(7, 1))
+        body = line.session.reliable.encode(SignalRank(7, 1))
         for _ in range(2):
-            line.door._send(visitor, visitor.identity, body)
-        line.door.send(line.key, SignalRank(8, 1))
+            line.door.transmit(line.session, line.session.identity, body)
+        line.session.send(SignalRank(8, 1))
         await line.until_at_host(SignalRank(8, 1))
         assert line.at_host.count(SignalRank(7, 1)) == 1
 
@@ -215,7 +209,7 @@ def test_a_connection_that_says_nothing_any_more_is_replaced():
     async def scene(line):
         line.proxy.swallow()
         line.link.send(HostAnswered(7, Refreshed()))
-        line.door.send(line.key, SignalRank(7, 1))
+        line.session.send(SignalRank(7, 1))
         line.link.doubt()
         await line.until_at_host(SignalRank(7, 1))
         await line.until_at_root(HostAnswered(7, Refreshed()))
@@ -291,13 +285,13 @@ def test_who_cannot_reach_the_root_goes_on_trying(monkeypatch):
 def test_who_was_given_up_is_told_on_its_new_connection():
     async def scene(line):
         line.proxy.swallow()
-        line.door.give_up(line.key)
+        line.session.give_up()
         line.link.doubt()
-        await line.until_at_host(Evicted())
+        await line.until_at_host(StopHost())
         line.at_host.clear()
         # A host that does not listen, and speaks on.
         line.link._socket.send_multipart([line.link._reliable.encode(HostLeaving())])
-        await line.until_at_host(Evicted())  # the answer to that
+        await line.until_at_host(StopHost())  # the answer to that
         assert HostLeaving() not in line.at_root
 
     play(scene)
@@ -321,21 +315,21 @@ def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
 
     async def scene(line):
         for number in range(100):  # more than that, and heard
-            line.door.send(line.key, SignalRank(number, 1))
+            line.session.send(SignalRank(number, 1))
             line.link.send(HostAnswered(number, Refreshed()))
             await line.until_at_host(SignalRank(number, 1))
             await line.until_at_root(HostAnswered(number, Refreshed()))
         assert line.failures == []
         line.proxy.swallow()
         for number in range(N):
-            line.door.send(line.key, SignalRank(number, 1))
+            line.session.send(SignalRank(number, 1))
         assert line.failures == []  # not below who says something
         await line.loop.until(lambda: line.failures, "its end")
         assert "does not acknowledge" in line.failures[0]
-        line.door.give_up(line.key)
+        line.session.give_up()
         for number in range(N):
-            line.door.send(line.key, SignalRank(number, 1))
-        assert line.door._sessions[line.key].reliable.unacknowledged == ()
+            line.session.send(SignalRank(number, 1))
+        assert line.session.reliable.unacknowledged == ()
 
     play(scene)
 
@@ -373,7 +367,7 @@ def test_letters_come_once_and_in_order_whatever_breaks(acts):
     def arrive():
         body = wire.pop(0)
         if _read(there, body, ToHostEnvelope):
-            came.append(msgspec.msgpack.decode(body, type=ToHostEnvelope).message.number)
+            came.append(msgspec.msgpack.decode(body, type=ToHostEnvelope).message.sent_ns)
         _read(here, there.encode_unreliable(HostLeaving()), FromHostEnvelope)
 
     for act in [*acts, "break"]:

@@ -15,7 +15,6 @@ from phalanx.distributed.recorder import ENTRY
 from phalanx.protocol import MOST_SPANS, Activity, RankSample, Span
 from phalanx.protocol.host import (
     AskHost,
-    Evicted,
     FromHost,
     HostAnswered,
     HostPing,
@@ -23,6 +22,7 @@ from phalanx.protocol.host import (
     HostSamples,
     SampleRanks,
     Spawn,
+    StopHost,
 )
 from phalanx.supervisor.hosts import samples as samples_module
 from phalanx.supervisor.hosts.samples import SampleReader, in_root_time, is_sound
@@ -149,13 +149,13 @@ def test_a_host_that_sends_such_samples_is_put_out(monkeypatch):
         await far.hear(Spawn)
         host = hosts.every[0]
         assert await host.answer(SampleRanks()) is None  # its clock is not known yet
-        far.say(HostPong((await far.hear(HostPing)).number, 1))
+        far.say(HostPong((await far.hear(HostPing)).sent_ns, 1))
         await until(host.clock)
         for sample in (_sample(0), _sample(1)):
             asked = asyncio.ensure_future(host.answer(SampleRanks()))
             far.say(HostAnswered((await far.hear(AskHost)).id, HostSamples((sample,))))
             assert (await asked is None) == (sample.rank == 1)
-        await far.hear(Evicted)
+        await far.hear(StopHost)
         assert events.lost[0][1].startswith("lost its host: it has sent samples")
 
     play(monkeypatch, scene)

@@ -10,10 +10,9 @@ import sys
 import psutil
 import pytest
 from support.inside import root_pid
-from support.promise import PATIENCE_S
 from support.waiting import wait_until, wait_until_async
 
-from phalanx.protocol.host import Kill, Killed, RankGone, Spawn
+from phalanx.protocol.host import RankGone, SignalRank, Spawn
 from phalanx.supervisor.hosts import local_host
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.workspace import Workspace
@@ -95,7 +94,7 @@ def test_a_rank_that_is_killed_before_it_is_forked_never_starts(monkeypatch):
         try:
             for rank in host.ranks:
                 host.take(Spawn(rank))
-            assert await host.answer(Kill(1, PATIENCE_S)) == Killed(True)
+            host.take(SignalRank(1, signal.SIGKILL))
             await wait_until_async(lambda: host.report(0).pid, "the other is forked")
             return said, host.report(1).pid
         finally:

@@ -15,14 +15,14 @@ from phalanx.supervisor.processes import sweep_main
 
 # In a process of its own, which the one that sweeps takes for a supervisor.
 STOP = """
-import asyncio, os
+import asyncio
 from phalanx.supervisor.processes.sweeper import Sweeper
 
 async def main():
     said = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
     sweeper = Sweeper("")
-    sweeper.start(dict(os.environ))
+    sweeper.start()
     await sweeper.stop()
     print(len(said), sweeper._gone.is_set())
     await sweeper.stop()

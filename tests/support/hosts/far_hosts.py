@@ -16,7 +16,7 @@ from support.waiting import wait_until_async
 import phalanx
 from phalanx.protocol import BootOptions, HostPlan, RemoteOptions, WorldConfig
 from phalanx.protocol.host import HostBoot, HostUp, Reconnect, Spawn, ToHostEnvelope
-from phalanx.supervisor.hosts import connection
+from phalanx.supervisor.hosts import remote_host as remote_host_module
 from phalanx.supervisor.hosts import session as session_module
 from phalanx.supervisor.hosts.host_set import HostSet
 from phalanx.supervisor.hosts.session import HostServer, ReliableSession
@@ -100,7 +100,7 @@ class Door(HostServer):
             self._hear, far.boot.public_key, identity, "127.0.0.1", bodies
         )
 
-    def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
+    def transmit(self, visitor: Any, identity: bytes, body: bytes) -> None:
         if not identity:
             return
         far = self._ends[identity]
@@ -174,7 +174,7 @@ def play(monkeypatch, scene):
         processes.append(Process(wanted.first_line))
         return processes[-1]
 
-    monkeypatch.setattr(connection, "launch_host", launch)
+    monkeypatch.setattr(remote_host_module, "launch_host", launch)
     monkeypatch.setattr(session_module, "HostServer", Door)
 
     async def main():

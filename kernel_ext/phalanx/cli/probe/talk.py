@@ -104,14 +104,14 @@ class HostTalk:
         return None
 
     async def _last_output(self) -> str:
-        assert self._command is not None
-        why, outcome = await self._command.ended(), self._command.outcome
-        assert outcome is not None
-        if outcome.has_python:
-            lines = outcome.stderr.strip().splitlines() or ["without an error message"]
+        command = self._command
+        assert command is not None
+        why = await command.ended()
+        if command.has_python:
+            lines = command.stderr.strip().splitlines() or ["without an error message"]
             return f"its Python does not run our script: {lines[-1]}"
-        if self._way != "ssh" and not outcome.is_in:
-            lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip(" -*\t")]
+        if self._way != "ssh" and not command.is_in:
+            lines = [line.strip() for line in command.stderr.splitlines() if line.strip(" -*\t")]
             said = (lines or ["no error message"])[0]
             return f"{TITLES[self._way]} does not start a process there: {said}"
         return why

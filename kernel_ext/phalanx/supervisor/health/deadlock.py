@@ -6,13 +6,13 @@ part of the cell is found by `impossible_waits`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phalanx.protocol import Activity, Passed, UserWait, name_ranks, say_message
+from phalanx.protocol import Passed, UserWait, name_ranks, say_message
 
-from .impossible_waits import WORLD
+from .impossible_waits import WORLD, Activities
 
 MOST_WAITS = 4  # waits named in the text: the text on the control page has 500 bytes
 _USER = -1  # stands for the thread that runs the user's code
@@ -69,38 +69,20 @@ rank 1 in barrier #2; call operations of all groups, and messages, in one order 
 
 
 def find_deadlock(
-    activities: Mapping[int, Activity],
-    *,
-    epoch: int,
-    running: Collection[int],
-    splits: Mapping[int, Collection[int]],
-    with_threads: bool = False,
+    seen: Activities, *, running: Collection[int], with_threads: bool = False
 ) -> Deadlock | None:
     """Return the waits that cannot end, unless another user thread ends one.
 
     A thread counts as able to go on unless it is seen to wait. An operation can end if every
     missing rank has a thread that can go on. The remaining threads wait only for each other.
     Activities read at different moments may mislead, so `DeadlockSearch` polls repeatedly.
+    Ranks that are not ``running`` user code may do anything. ``with_threads``: ignore that other
+    threads of a rank may act for the rank.
 
-    Parameters
-    ----------
-    activities : mapping of int to Activity
-        The activity of each rank.
-    epoch : int
-        Epoch of the world; ranks in another epoch are ignored.
-    running : collection of int
-        Ranks that run user code; other ranks may do anything.
-    splits : mapping of int to collection of int
-        The ranks of each split, by its number; waits in unlisted splits are ignored.
-    with_threads : bool, optional
-        Whether to ignore that other threads of a rank may act for the rank.
-
-    Notes
-    -----
     Each round over the waits removes at least one wait, or is the last. Mostly there are two
     rounds. A round checks each member of each operation in which a rank waits, once.
     """
-    graph = _Graph(activities, epoch, running, splits, with_threads)
+    graph = _Graph(seen, running, with_threads)
     graph.reduce()
     return graph.deadlock()
 
@@ -108,16 +90,10 @@ def find_deadlock(
 class _Graph:
     """Build the graph of waits; `reduce` removes threads that can go on."""
 
-    def __init__(
-        self,
-        activities: Mapping[int, Activity],
-        epoch: int,
-        running: Collection[int],
-        splits: Mapping[int, Collection[int]],
-        with_threads: bool,
-    ) -> None:
-        self._all = {rank: now for rank, now in sorted(activities.items()) if now.epoch == epoch}
-        self._members = {**splits, WORLD: tuple(activities)}
+    def __init__(self, seen: Activities, running: Collection[int], with_threads: bool) -> None:
+        by_rank = sorted(seen.by_rank.items())
+        self._all = {rank: now for rank, now in by_rank if now.epoch == seen.epoch}
+        self._members = {**seen.splits, WORLD: tuple(seen.by_rank)}
         self._waits: dict[int, UserWait] = {
             rank: now.wait
             for rank, now in self._all.items()
@@ -254,12 +230,8 @@ class DeadlockSearch:
     the second. No counter by which the ranks wait for each other has changed meanwhile. That proves
     a deadlock of operations and receives. A send waits for buffer space, which is not counted. So
     each rank must have checked for space again, in vain, after the second poll: no rank has made
-    space in between. Space that the network frees by itself, late, is waited for during ``send_s``.
-
-    Parameters
-    ----------
-    send_s : float
-        Seconds for which waits must have been the same if a rank waits to send.
+    space in between. Space that the network frees by itself, late, is waited for during ``send_s``:
+    so long must the waits have been the same if a rank waits to send.
     """
 
     def __init__(self, send_s: float) -> None:
@@ -273,20 +245,9 @@ class DeadlockSearch:
         """Whether the last poll has found waits that seem endless."""
         return bool(self._waits)
 
-    def look(
-        self,
-        activities: Mapping[int, Activity],
-        *,
-        now_s: float,
-        epoch: int,
-        running: Collection[int],
-        splits: Mapping[int, Collection[int]],
-    ) -> Deadlock | None:
-        """Return what `find_deadlock` finds, once it is certain.
-
-        ``now_s`` is the time of any monotonic clock.
-        """
-        found = find_deadlock(activities, epoch=epoch, running=running, splits=splits)
+    def look(self, seen: Activities, *, now_s: float, running: Collection[int]) -> Deadlock | None:
+        """Return what `find_deadlock` finds, once it is certain."""
+        found = find_deadlock(seen, running=running)
         waits = frozenset() if found is None else found.waits
         if found is None or not self._waits or not self._waits <= waits:
             self._waits, self._since_s, self._looks = waits, now_s, None
@@ -294,7 +255,7 @@ class DeadlockSearch:
         looks = {
             rank: wait.looks
             for (rank, group), _ in self._waits
-            if group == _USER and (wait := activities[rank].wait) is not None
+            if group == _USER and (wait := seen.by_rank[rank].wait) is not None
         }
         if self._looks is None:
             self._looks = looks

@@ -43,7 +43,6 @@ class SilenceTimer:
         self.lasts_s = 0.0  # at the last poll
 
     def reset(self) -> None:
-        """Record that the other side has sent something."""
         self.lasts_s = 0.0
 
     def is_over(self, now_s: float) -> bool:
@@ -61,14 +60,8 @@ class HeartbeatMonitor:
     is never reported. A rank that resumes its heartbeat counts as healthy again. A computing rank
     keeps its heartbeat, even if foreign code holds the GIL for minutes.
 
-    Parameters
-    ----------
-    limit_s : float
-        The silence limit in seconds.
-    is_stopped : callable
-        Whether the kernel reports this rank's process as stopped; called for silent ranks only.
-    on_frozen : callable
-        Called with the rank and the reason in words, at each poll while the rank is silent.
+    ``is_stopped(rank)`` is asked for silent ranks only. ``on_frozen(rank, reason)`` is called at each
+    poll while the rank is silent.
     """
 
     def __init__(
@@ -110,7 +103,7 @@ async def watch_heartbeats(
 ) -> None:
     """Call ``on_frozen(rank, reason)`` for every watched rank without a heartbeat.
 
-    Polls until cancelled; ``watched`` returns the ranks others may wait for.
+    Polls until cancelled; ``watched`` returns the ranks of all hosts that others may wait for.
     """
     loop, errors = asyncio.get_running_loop(), LogOnceOnError("a look at the ranks' health")
     monitor = HeartbeatMonitor(
@@ -119,4 +112,5 @@ async def watch_heartbeats(
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         with errors.look():
-            monitor.look({rank: host.report(rank).beats for rank in watched()}, loop.time())
+            here = set(watched()).intersection(host.ranks)
+            monitor.look({rank: host.report(rank).beats for rank in here}, loop.time())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from phalanx.protocol import Activity, GroupProgress, Passed, name_ranks, say_message
 
@@ -18,6 +19,18 @@ CONFIRM_S = 0.05
 _NONE = Passed(0, 0)
 _NOTHING = GroupProgress("", 0, 0)
 _NOT_JOINED = Activity(0, {})
+
+
+class Activities(NamedTuple):
+    """Activities of ranks, in an epoch of the world with these splits.
+
+    Activities of other epochs are out of date. ``splits`` has the ranks of each split, by its
+    number. Waits in unlisted splits are ignored: the supervisor has not received those yet.
+    """
+
+    by_rank: Mapping[int, Activity]
+    epoch: int
+    splits: Mapping[int, Collection[int]]
 
 
 @dataclass(frozen=True)
@@ -54,12 +67,10 @@ class ImpossibleWait:
 
 
 def find_impossible_wait(
-    activities: Mapping[int, Activity],
+    seen: Activities,
     *,
-    epoch: int,
     running: Collection[int],
     gone: Collection[int],
-    splits: Mapping[int, Collection[int]],
     ended: Collection[int] = (),
 ) -> ImpossibleWait | None:
     """Return an operation or message that waits for a gone rank.
@@ -72,31 +83,17 @@ def find_impossible_wait(
 
     A wait for a rank that has closed the group is detected by the waiting rank itself.
 
-    Parameters
-    ----------
-    activities : mapping of int to Activity
-        The activity of each rank.
-    epoch : int
-        Epoch of the world; activities of other epochs are out of date.
-    running : collection of int
-        Ranks that still run the cell.
-    gone : collection of int
-        Ranks that have ended the cell or were not asked to run it.
-    splits : mapping of int to collection of int
-        The ranks of each split, by its number. A rank in an unlisted split is ignored: the
-        supervisor has not received that split yet.
-    ended : collection of int
-        Ranks of ``gone`` with an ended process: their queued operations will not run either.
+    Ranks ``running`` still run the cell. Ranks ``gone`` have ended it or were not asked to run it.
+    Those of them with an ``ended`` process will not run their queued operations either.
     """
-    busy = {rank: activities[rank] for rank in sorted(running) if activities[rank].epoch == epoch}
+    by_rank, epoch, splits = seen
+    busy = {rank: by_rank[rank] for rank in sorted(running) if by_rank[rank].epoch == epoch}
     missed = {
-        rank: there if there.epoch == epoch else _NOT_JOINED
-        for rank, there in ((rank, activities[rank]) for rank in sorted(gone))
+        rank: by_rank[rank] if by_rank[rank].epoch == epoch else _NOT_JOINED
+        for rank in sorted(gone)
     }
-    for number, found in (
-        *_operations(busy, missed, ended, splits),
-        *_messages(busy, missed, splits),
-    ):
+    operations = _operations(busy, missed, ended, splits)
+    for number, found in (*operations, *_messages(busy, missed, splits)):
         # A rank that has joined the epoch but lacks the group has closed the group.
         there = missed[found.missing]
         if there is _NOT_JOINED or number in there.groups:
@@ -118,27 +115,20 @@ class ImpossibleWaitSearch:
 
     def look(
         self,
-        activities: Mapping[int, Activity],
+        seen: Activities,
         *,
         now_s: float,
-        epoch: int,
         running: Collection[int],
         gone: Collection[int],
-        splits: Mapping[int, Collection[int]],
         ended: Collection[int] = (),
     ) -> ImpossibleWait | None:
-        """Return what `find_impossible_wait` finds, once it is certain.
-
-        ``now_s`` is the time of any monotonic clock.
-        """
-        found = find_impossible_wait(
-            activities, epoch=epoch, running=running, gone=gone, splits=splits, ended=ended
-        )
+        """Return what `find_impossible_wait` finds, once it is certain."""
+        found = find_impossible_wait(seen, running=running, gone=gone, ended=ended)
         if found is None or found.op != "send":
             self._send = None
             return found
-        if (epoch, found) != self._send:
-            self._send, self._since_s = (epoch, found), now_s
+        if (seen.epoch, found) != self._send:
+            self._send, self._since_s = (seen.epoch, found), now_s
         return found if now_s - self._since_s >= CONFIRM_S else None
 
 

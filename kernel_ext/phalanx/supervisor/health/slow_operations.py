@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from phalanx.protocol import Activity, say_message
 
-from .impossible_waits import WORLD
+from .impossible_waits import WORLD, Activities
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,16 @@ class SlowOperationDetector:
         self._since_s: dict[tuple[int, _OperationWait], float] = {}
         self._reported: set[tuple[int, _OperationWait]] = set()
 
-    def look(
-        self,
-        activities: Mapping[int, Activity],
-        *,
-        epoch: int,
-        splits: Mapping[int, Collection[int]],
-        now_s: float,
-    ) -> list[LongWait]:
+    def look(self, activities: Activities, *, now_s: float) -> list[LongWait]:
         """Take the current activities of all live ranks; return new slow waits."""
-        inside = _inside(activities, epoch)
+        inside = _inside(activities)
         seen = {(rank, wait) for wait, ranks in inside.items() for rank in ranks}
         self._since_s = {key: self._since_s.get(key, now_s) for key in seen}
         self._reported &= seen
         found = []
         for wait, ranks in inside.items():
             since_s = [self._since_s[rank, wait] for rank in ranks]
-            missing, last = _missing(wait, ranks, activities, splits)
+            missing, last = _missing(wait, ranks, activities)
             # If no rank is missing, the time counts from the arrival of the last rank.
             begin_s = min(since_s) if missing else max(since_s)
             if now_s - begin_s < self._limit_s or any((r, wait) in self._reported for r in ranks):
@@ -94,43 +87,39 @@ class SlowOperationDetector:
         return _merged(found)
 
 
-def waits_now(
-    activities: Mapping[int, Activity], *, epoch: int, splits: Mapping[int, Collection[int]]
-) -> list[LongWait]:
+def waits_now(activities: Activities) -> list[LongWait]:
     """Return the operations that miss a rank, of any duration."""
     found = []
-    for wait, ranks in _inside(activities, epoch).items():
-        missing, last = _missing(wait, ranks, activities, splits)
+    for wait, ranks in _inside(activities).items():
+        missing, last = _missing(wait, ranks, activities)
         if missing:
             found.append(LongWait(tuple(ranks), wait.what, missing, last))
     return _merged(found)
 
 
-def _inside(activities: Mapping[int, Activity], epoch: int) -> dict[_OperationWait, list[int]]:
+def _inside(activities: Activities) -> dict[_OperationWait, list[int]]:
     inside: dict[_OperationWait, list[int]] = {}
-    for rank, activity in sorted(activities.items()):
+    for rank, activity in sorted(activities.by_rank.items()):
         for wait in _waits_of(rank, activity):
-            if wait.epoch == epoch:
+            if wait.epoch == activities.epoch:
                 inside.setdefault(wait, []).append(rank)
     return inside
 
 
 def _missing(
-    wait: _OperationWait,
-    ranks: Collection[int],
-    activities: Mapping[int, Activity],
-    splits: Mapping[int, Collection[int]],
+    wait: _OperationWait, ranks: Collection[int], activities: Activities
 ) -> tuple[tuple[int, ...], dict[int, str]]:
+    by_rank = activities.by_rank
     if wait.peer >= 0:
-        there = activities.get(wait.peer)
+        there = by_rank.get(wait.peer)
         # The peer is in the other half of the message, which is in transit.
         is_there = there is not None and there.pair[2] == wait.rank and there.pair[1] != wait.op
         return ((), {}) if is_there else ((wait.peer,), {})
-    members = activities.keys() if wait.number == WORLD else splits.get(wait.number, ())
+    members = by_rank if wait.number == WORLD else activities.splits.get(wait.number, ())
     last = {}
-    for rank in sorted(set(members).difference(ranks) & activities.keys()):
-        its = activities[rank].groups.get(wait.number)
-        done = its.done if its is not None and activities[rank].epoch == wait.epoch else 0
+    for rank in sorted(set(members).difference(ranks) & by_rank.keys()):
+        its = by_rank[rank].groups.get(wait.number)
+        done = its.done if its is not None and by_rank[rank].epoch == wait.epoch else 0
         if done < wait.seq and not (its is not None and its.op and its.seq >= wait.seq):
             last[rank] = f"last completed #{done}" if done else "has completed none"
     return tuple(last), last

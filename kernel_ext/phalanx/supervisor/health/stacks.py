@@ -144,7 +144,6 @@ class StackPipe:
         self._is_armed = False  # the rank has reported that it answers
 
     def child_started(self) -> None:
-        """Close the rank's ends here: the child has its own copies."""
         for fd in self.rank_fds:
             os.close(fd)
         self.rank_fds = ()

@@ -103,13 +103,8 @@ async def addresses_towards(plans: Sequence[HostPlan], remote: RemoteOptions) ->
     """Return the addresses of this machine through which it reaches the hosts.
 
     Each address is returned once. If a host's name cannot be resolved here (ssh may know how to
-    reach the host), the result also has all addresses that other machines may reach.
-
-    Raises
-    ------
-    DistributedError
-        This machine has no interface of the name ``remote.interface``, or the interface has no
-        address.
+    reach the host), the result also has all addresses that other machines may reach. It is a
+    `DistributedError` if this machine has no address at the interface ``remote.interface``.
     """
     if remote.interface:
         try:

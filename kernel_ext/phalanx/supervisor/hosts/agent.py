@@ -32,7 +32,7 @@ from phalanx.protocol import Welcome
 from phalanx.protocol.host import (
     AbortEpoch,
     AskHost,
-    Evicted,
+    CommandRuns,
     FromHost,
     FromRankEnvelope,
     HostAnswered,
@@ -42,13 +42,11 @@ from phalanx.protocol.host import (
     HostPong,
     HostReport,
     HostUp,
-    Look,
     RankFrozen,
     RankGone,
     RankReport,
     ReconnectAck,
     Refresh,
-    SampleRanks,
     Spawn,
     StopHost,
     ToHost,
@@ -133,16 +131,7 @@ def _is_like(one: RankReport, other: RankReport) -> bool:
 class HostAgent:
     """Supervisor of one host, until the root stops it or is lost.
 
-    Parameters
-    ----------
-    boot : HostBoot
-        Options from the root.
-    root : RootConnection
-        Connection to the root.
-    addresses : tuple of str
-        Addresses on which the ranks listen for links.
-    cwd : str
-        Folder in which the ranks start.
+    The ranks listen for links on ``addresses`` and start in the folder ``cwd``.
     """
 
     def __init__(
@@ -196,7 +185,6 @@ class HostAgent:
             self._say(HostLeaving())
 
     def end(self) -> None:
-        """End the ranks and this process."""
         self._over.set()
 
     def _on_task_failed(self, error: BaseException) -> None:
@@ -221,10 +209,10 @@ class HostAgent:
     def _take(self, message: ToHost) -> None:
         match message:
             case HostPing():
-                self._root.send_unreliable(HostPong(message.number, time.monotonic_ns()))
+                self._root.send_unreliable(HostPong(message.sent_ns, time.monotonic_ns()))
             case WatchRanks():
                 (self._watching.set if message.is_on else self._watching.clear)()
-            case StopHost() | Evicted():
+            case StopHost():
                 self.end()
             case ReconnectAck():
                 pass
@@ -240,14 +228,12 @@ class HostAgent:
                 self._host.take(message)
 
     async def _answer(self, asked: AskHost) -> None:
-        """Answer a request, after the report that it asks for."""
+        """Answer a request, after a report on its ranks."""
         answer = await self._host.answer(asked.request)
-        if isinstance(asked.request, Refresh):
-            self._report(*self._host.ranks, with_memory=True)
-        elif isinstance(asked.request, SampleRanks):  # the wait-for graph is as new as the sample
-            self._report(*self._host.ranks)
-        elif isinstance(asked.request, Look):
-            self._report(asked.request.rank)
+        # What the root knows of the ranks is as new as the answer.
+        rank = getattr(asked.request, "rank", None)
+        ranks = self._host.ranks if rank is None else (rank,)
+        self._report(*ranks, with_memory=isinstance(asked.request, Refresh))
         self._say(HostAnswered(asked.id, answer))
 
     async def _watch_silence(self) -> None:
@@ -332,7 +318,7 @@ class HostAgent:
 
     def _hear_host(self, message: FromHost) -> None:
         """Report the state of the message's rank, then forward the message."""
-        if isinstance(message, FromRankEnvelope | RankGone):
+        if isinstance(message, FromRankEnvelope | RankGone | CommandRuns):
             self._report(message.rank)
         self._say(message)
 

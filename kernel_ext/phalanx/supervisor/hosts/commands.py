@@ -43,7 +43,6 @@ class HostCommands:
         self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
 
     def take(self, message: ToCommand) -> None:
-        """Execute one message of the root."""
         if isinstance(message, RunCommand):
             try:
                 self._run(message)

@@ -7,7 +7,7 @@ versions of Python and of libraries. Versions of phalanx are compared earlier.
 from __future__ import annotations
 
 import asyncio
-import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,23 +19,13 @@ import msgspec
 
 import phalanx
 from phalanx.distributed.bootstrap.other_libraries import free_port, master_variables
-from phalanx.protocol import (
-    Activity,
-    BootOptions,
-    HostClock,
-    HostInfo,
-    HostPlan,
-    Notice,
-    ToRank,
-)
+from phalanx.protocol import Activity, BootOptions, HostClock, HostInfo, HostPlan, Notice, ToRank
 from phalanx.protocol.host import (
     FromCommand,
     FromHost,
     FromRankEnvelope,
     GetTraces,
     HostBoot,
-    Kill,
-    Killed,
     Look,
     Looked,
     RankFrozen,
@@ -46,11 +36,13 @@ from phalanx.protocol.host import (
     Refreshed,
     RunCommand,
     Shown,
+    SignalRank,
     Spawn,
     ToHost,
     ToRankEnvelope,
     Traces,
     Versions,
+    WatchRanks,
 )
 from phalanx.protocol.os_text import encode_options
 
@@ -65,6 +57,7 @@ if TYPE_CHECKING:
     from .remote_host import RemoteHost
     from .session import HostServer
 
+
 _LIBRARIES = ("numpy", "torch", "mlx")  # of these, versions that differ are named
 
 
@@ -78,11 +71,6 @@ class Layout:
     hosts: tuple[int, ...]
     slots: tuple[int, ...]
     names: tuple[str, ...]
-
-    @classmethod
-    def of_one(cls, size: int) -> Layout:
-        """Place all ranks on this machine."""
-        return cls((0,) * size, tuple(range(size)), (socket.gethostname(),))
 
     @classmethod
     def of(cls, plans: Sequence[HostPlan]) -> Layout:
@@ -105,16 +93,13 @@ class Layout:
         )
 
     def renamed(self, host: int, name: str) -> Layout:
-        """Return a copy with another name for a host."""
         names = (*self.names[:host], name, *self.names[host + 1 :])
         return Layout(self.hosts, self.slots, names)
 
     def ranks_of(self, host: int) -> tuple[int, ...]:
-        """Return the ranks of one host, in the order of their slots."""
         return tuple(rank for rank, its in enumerate(self.hosts) if its == host)
 
     def name_of(self, rank: int) -> str:
-        """Return the name of the host on which a rank runs."""
         return self.names[self.hosts[rank]]
 
 
@@ -131,6 +116,7 @@ class HostSet:
         self.ranks = tuple(range(options.world.size))
         # By rank, as `subprocess` gives it (-N for signal N); None while the process runs.
         self.statuses: list[int | None] = [0] * options.world.size
+        self._has_ended = asyncio.Event()  # one more of them
         self.events = events
         self._options = options
         self._server: HostServer | None = None  # None if all hosts are local
@@ -140,16 +126,17 @@ class HostSet:
 
             self.slurm_jobs = SlurmJobs()
         self._opening = asyncio.Lock()
+        self.is_watching = False  # whether remote hosts report every change of what ranks do
         self._addresses: tuple[str, ...] = ()
         self._remote: dict[int, RemoteHost] = {}  # by index
+        self._lost: list[RemoteHost] = []
         self.every: list[LocalHost | RemoteHost] = []  # in the order of the plan
         for index, plan in enumerate(self._plans):
             self.every.append(self._local(index) if plan.is_local else self._far(index))
         self._sweeper: Sweeper | None = None
         if options.socket_path and not self.here:
             self._sweeper = Sweeper(options.socket_path)
-            self._sweeper.start(os.environ)
-        self._of = [self.every[index] for index in self.layout.hosts]
+            self._sweeper.start()
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
     def _local(self, index: int) -> LocalHost:
@@ -182,14 +169,16 @@ class HostSet:
         """Return the hosts that have their ranks as children of this process."""
         return tuple(host for host in self.every if isinstance(host, LocalHost))
 
+    def _of(self, rank: int) -> LocalHost | RemoteHost:
+        return self.every[self.layout.hosts[rank]]
+
     def is_far(self, rank: int) -> bool:
-        """Whether a rank runs on another machine."""
         return self.layout.hosts[rank] in self._remote
 
     def is_up(self, rank: int) -> bool:
         """Whether the host of a rank is there to start commands."""
-        host = self._remote.get(self.layout.hosts[rank])
-        return host is None or host.is_up
+        host = self._of(rank)
+        return isinstance(host, LocalHost) or host.is_up
 
     @property
     def infos(self) -> tuple[HostInfo, ...]:
@@ -207,31 +196,41 @@ class HostSet:
         host = self._remote.get(self.layout.hosts[rank])
         if host is None:
             return ""
-        is_ours = host.root_address in self._addresses
-        return host.root_address if is_ours else self._addresses[0]
+        theirs = host.up.root_address
+        return theirs if theirs in self._addresses else self._addresses[0]
 
     def master(self) -> dict[str, str]:
         """Return `MASTER_ADDR` and `MASTER_PORT` for a new script, on rank 0's host."""
         far = self._remote.get(self.layout.hosts[0])
-        port = free_port() if far is None else far.free_port
-        return master_variables(self._of[0].info.address, port)
+        port = free_port() if far is None else far.up.free_port
+        return master_variables(self._of(0).info.address, port)
 
     # -- messages -----------------------------------------------------------------------------
 
     def take(self, message: ToHost) -> None:
-        """Pass a message to the host of its rank.
-
-        A message without a rank is for all hosts.
-        """
+        """Pass a message to the host of its rank, or to all."""
         rank = getattr(message, "rank", None)
-        if isinstance(message, Spawn | RunCommand):
-            self.statuses[message.rank] = None
-        for host in self.every if rank is None else (self._of[rank],):
+        match message:
+            case Spawn() | RunCommand():
+                self.statuses[message.rank] = None
+                index = self.layout.hosts[message.rank]
+                if isinstance(message, Spawn) and index in self._remote:
+                    self._renew(index)
+            case WatchRanks():
+                if message.is_on is self.is_watching:
+                    return
+                self.is_watching = message.is_on
+        for host in self.every if rank is None else (self._of(rank),):
             host.take(message)
 
+    def _renew(self, index: int) -> None:
+        """Replace a host that is lost by another supervisor of it."""
+        if self._remote[index].is_over:
+            self._lost.append(self._remote[index])
+            self.every[index] = self._far(index)
+
     def send(self, rank: int, message: ToRank) -> None:
-        """Send a message to a rank; dropped if the rank is gone."""
-        self._of[rank].take(ToRankEnvelope(rank, message))
+        self._of(rank).take(ToRankEnvelope(rank, message))
 
     def hear(self, message: FromHost) -> None:
         """Record what a host says of its ranks, and tell the root."""
@@ -240,6 +239,7 @@ class HostSet:
                 self.events.on_message(message.rank, message.message)
             case RankGone() if self.statuses[message.rank] is None:
                 self.statuses[message.rank] = message.status
+                self._has_ended.set()
                 self.events.on_lost(message.rank, message.reason, message.tail)
             case RankFrozen():
                 self.events.on_frozen(message.rank, message.reason)
@@ -247,11 +247,9 @@ class HostSet:
                 self.events.on_command(message)
 
     def report(self, rank: int) -> RankReport | LocalRank:
-        """Return the newest values of a rank."""
-        return self._of[rank].report(rank)
+        return self._of(rank).report(rank)
 
     def activity(self, rank: int) -> Activity:
-        """Return which operations a rank is in."""
         return self.report(rank).activity
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
@@ -266,18 +264,28 @@ class HostSet:
 
     async def kill(self, rank: int, timeout_s: float) -> bool:
         """Kill a rank and wait until it is reaped; False after ``timeout_s``."""
-        answer = await self._of[rank].answer(Kill(rank, timeout_s))
-        is_over = isinstance(answer, Killed) and answer.is_over
-        return is_over or self.statuses[rank] is not None
+        self.take(SignalRank(rank, signal.SIGKILL))
+        return not await self.wait_ended((rank,), timeout_s)
+
+    async def wait_ended(self, ranks: Collection[int], timeout_s: float) -> list[int]:
+        """Wait until ranks have ended; return those that live."""
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + timeout_s
+        while late := [rank for rank in sorted(ranks) if self.statuses[rank] is None]:
+            if (left_s := until_s - now_s()) <= 0:
+                break
+            self._has_ended.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._has_ended.wait(), left_s)
+        return late
 
     async def look(self, rank: int) -> Looked:
         """Return whether a rank is stopped (frozen), and its Python stacks."""
-        answer = await self._of[rank].answer(Look(rank))
+        answer = await self._of(rank).answer(Look(rank))
         return answer if isinstance(answer, Looked) else Looked(False, "")
 
     async def read_shown(self, rank: int, since: int, max_lines: int) -> Shown:
-        """Read a rank's output from byte ``since`` on."""
-        answer = await self._of[rank].answer(ReadShown(rank, since, max_lines))
+        answer = await self._of(rank).answer(ReadShown(rank, since, max_lines))
         return answer if isinstance(answer, Shown) else Shown(b"", since, 0, 0)
 
     async def traces(self) -> tuple[tuple[HostClock, ...], tuple[tuple[bytes, int], ...]]:
@@ -309,18 +317,13 @@ class HostSet:
 
         Remote hosts watch their own ranks.
         """
-
-        def among(host: LocalHost) -> Callable[[], Collection[int]]:
-            return lambda: set(watched()).intersection(host.ranks)
-
         limit_s, on_frozen = self._options.world.heartbeat_timeout_s, self.events.on_frozen
         await asyncio.gather(
-            *(watch_heartbeats(host, limit_s, among(host), on_frozen) for host in self.here)
+            *(watch_heartbeats(host, limit_s, watched, on_frozen) for host in self.here)
         )
 
     async def stop(self) -> None:
-        """End all ranks and all hosts' supervisors."""
-        await asyncio.gather(*(host.stop() for host in self.every))
+        await asyncio.gather(*(host.stop() for host in (*self.every, *self._lost)))
         if self._sweeper is not None:
             await self._sweeper.stop()
         if self._server is not None:
@@ -361,7 +364,7 @@ class HostSet:
             name=self.layout.names[host],
             ranks=self.layout.ranks_of(host),
             endpoints=self._server.endpoints,
-            root_name=Layout.of_one(0).names[0] if here is None else self.layout.names[here],
+            root_name=socket.gethostname() if here is None else self.layout.names[here],
             root_key=self._server.public_key,
             public_key=public_key,
             secret_key=secret_key,
@@ -374,14 +377,10 @@ class HostSet:
         )
         return encode_options(boot)
 
-    def named(self, host: int, name: str) -> str:
-        """Return the name of a host.
-
-        ``name`` is its own name, used if the scheduler chose the host after the plan was made.
-        """
+    def on_named(self, host: int, name: str) -> None:
+        """Take the name of a host that the scheduler has chosen."""
         if self._options.remote.job.nodes:
             self.layout = self.layout.renamed(host, name)
-        return self.layout.names[host]
 
     def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
         """Record that a host is up, or why not (``problem``).
@@ -390,11 +389,13 @@ class HostSet:
         """
         is_first = len(self._settled) < len(self._remote)
         self._settled[host] = problem
-        if not is_first:
-            if problem:
-                for rank in ranks:
-                    self.events.on_lost(rank, f"its host could not be started: {problem}", "")
-        elif len(self._settled) == len(self._remote):
+        for rank in ranks if problem else ():
+            if is_first:  # `on_not_up` tells it
+                self.statuses[rank] = 1
+            else:
+                why = f"its host could not be started: {problem}"
+                self.hear(RankGone(rank, 1, why, ""))
+        if is_first and len(self._settled) == len(self._remote):
             self._on_all_settled()
 
     def _on_all_settled(self) -> None:
@@ -403,7 +404,7 @@ class HostSet:
         if failed := sorted(index for index, why in self._settled.items() if why):
             self.events.on_not_up([f"{names[index]}: {self._settled[index]}" for index in failed])
             return
-        there = {names[index]: host.versions for index, host in self._remote.items()}
+        there = {names[index]: host.up.versions for index, host in self._remote.items()}
         if text := say_differing(versions_here(), there):
             self.events.tell(Notice(text))
 
@@ -431,17 +432,8 @@ def versions_here() -> Versions:
 def say_differing(here: Versions, there: Mapping[str, Versions]) -> str:
     """Return one line naming hosts with other versions, and the remedy.
 
-    Parameters
-    ----------
-    here : Versions
-        Versions of this host.
-    there : mapping of str to Versions
-        Versions of the other hosts, by host name.
-
-    Returns
-    -------
-    str
-        Empty if all known versions are the same.
+    ``there`` has the versions of the other hosts, by host name. The line is empty if all known
+    versions are the same.
 
     Notes
     -----

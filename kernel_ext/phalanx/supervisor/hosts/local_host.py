@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -23,14 +22,7 @@ from phalanx import hosts
 from phalanx.adapters import MLX_LIBRARY_VARIABLE, mlx_library
 from phalanx.distributed.bootstrap.other_libraries import MASTER_VARIABLES, place_variables
 from phalanx.distributed.bootstrap.stacks import STACKS_VARIABLE
-from phalanx.protocol import (
-    MOST_CONNECTIONS,
-    USER_SIGNALS,
-    HostInfo,
-    ToRank,
-    Welcome,
-    WorldConfig,
-)
+from phalanx.protocol import MOST_CONNECTIONS, USER_SIGNALS, HostInfo, ToRank, Welcome, WorldConfig
 from phalanx.protocol.host import (
     AbortEpoch,
     CloseInput,
@@ -41,15 +33,12 @@ from phalanx.protocol.host import (
     GiveBack,
     HostAnswer,
     HostRequest,
-    Kill,
-    Killed,
     Look,
     Looked,
     OutputDone,
     RankGone,
     ReadShown,
     Refreshed,
-    ReleaseOutput,
     RunCommand,
     SampleRanks,
     Shown,
@@ -96,24 +85,11 @@ _ENGINE = (sys.executable, "-m", "phalanx.supervisor.engine.main")
 class LocalHost:
     """Start, watch, free and end the ranks of this host.
 
-    Parameters
-    ----------
-    ranks : sequence of int
-        Numbers of the ranks. A rank's slot is its place in this sequence.
-    say : callable
-        Gets each message for the root.
-    socket_path : str
-        A socket of the runtime folder, to be removed even if this process is killed.
-    addresses : sequence of str
-        Addresses on which the ranks listen for links.
-    n_named : int
-        How many of ``addresses`` the user has named; they are used at once. Others are alternatives.
-    world : WorldConfig, optional
-        Options of the world; None: the ranks of this host are all.
-    cwd : str
-        Folder in which the ranks start.
-    env : mapping of str to str
-        Environment variables of ranks that run cells, besides our own.
+    A rank's slot is its place in ``ranks``. Without ``world`` these ranks are all. ``say`` gets each
+    message for the root. The file ``socket_path`` is removed even if this process is killed. The
+    ranks listen for links on ``addresses``; the user has named the first ``n_named`` of them, which
+    are used at once, and the others are alternatives. Ranks that run cells have the variables
+    ``env`` besides our own.
     """
 
     def __init__(
@@ -142,10 +118,9 @@ class LocalHost:
         self._env = env
         self._loop = asyncio.get_running_loop()
         self._commands: HostCommands | None = None  # None if the ranks run cells
-        self._serials = itertools.count(1)
         self._sweeper = Sweeper(socket_path)
         if socket_path:  # this process may be killed before it starts a rank
-            self._sweeper.start(os.environ)
+            self._sweeper.start()
         self._forks: ForkServer | None = None  # of ranks that run cells
         self._to_spawn: list[int] = []  # ranks that wait for it
         self._to_call: list[Callable[[Fork | None], None]] = []  # who else waits for it
@@ -154,18 +129,15 @@ class LocalHost:
 
     @property
     def info(self) -> HostInfo:
-        """Return this machine, for display."""
         name, at = socket.gethostname(), self.addresses[0]
         return HostInfo(0, name, at, usable_cores(), self.device)
 
     def listen_on(self, addresses: Sequence[str]) -> None:
-        """Set the addresses on which ranks listen for links."""
         self.addresses = tuple(addresses)
         # looked up once: `info` is called often
         self.device = hosts.interface_of(self.addresses[0])
 
     def report(self, rank: int) -> LocalRank:
-        """Return the values of a rank, which are always current."""
         return self._ranks[rank]
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
@@ -187,8 +159,9 @@ class LocalHost:
                 self._spawn_all()
             case GiveBack():
                 self._give_back(self._ranks[message.rank])
-            case ReleaseOutput() if child := self._ranks[message.rank].child:
-                child.process.release_output()
+            case SignalRank(number=signal.SIGKILL) if message.rank in self._to_spawn:
+                self._to_spawn.remove(message.rank)
+                self._say(RankGone(message.rank, -9, exit_reason(-9), ""))
             case SignalRank() if child := self._ranks[message.rank].child:
                 # A user signal would kill child processes without a handler.
                 number = signal.Signals(message.number)
@@ -202,14 +175,7 @@ class LocalHost:
                 self._commands.take(message)
 
     async def answer(self, request: HostRequest) -> HostAnswer:
-        """Answer a request of the root."""
         match request:
-            case Kill():
-                if request.rank in self._to_spawn:
-                    self._to_spawn.remove(request.rank)
-                    self._say(RankGone(request.rank, -9, exit_reason(-9), ""))
-                child = self._ranks[request.rank].child
-                return Killed(child is None or await child.kill(request.timeout_s))
             case Look():
                 child = self._ranks[request.rank].child
                 return Looked(False, None) if child is None else await child.look()
@@ -228,7 +194,6 @@ class LocalHost:
                 return Refreshed()
 
     def clock(self) -> tuple[int, int]:
-        """Return the offset of this machine's clock, and its uncertainty."""
         return 0, 0
 
     def _complete(self, message: ToRank) -> ToRank:
@@ -277,7 +242,7 @@ class LocalHost:
             self._say(RankGone(rank, status, reason, tail))
 
     def _start_forks(self) -> ForkServer:
-        serial, mark = self._mark()
+        serial, mark = self._sweeper.mark()
         its = self._ranks[self.ranks[0]]
         forks = ForkServer(
             _ENGINE,
@@ -385,7 +350,7 @@ class LocalHost:
         fork: Fork | None = None,
     ) -> RankProcess:
         """Start a rank's process with its channel and the host's memory."""
-        serial, mark = self._mark()
+        serial, mark = self._sweeper.mark()
         ours, theirs = socket.socketpair()
         stacks: StackPipe | None = None
         try:
@@ -420,13 +385,6 @@ class LocalHost:
         child = its.child = RankProcess(its.rank, process, ours, stacks, self._say)
         self._sweeper.started(process.pid, serial)
         return child
-
-    def _mark(self) -> tuple[int, dict[str, str]]:
-        """Return a new child's serial number, and its variables for the sweeper."""
-        if not self._sweeper.has_started:
-            self._sweeper.start(os.environ)
-        serial = next(self._serials)
-        return serial, self._sweeper.mark(serial)
 
     def _on_exit(self, its: LocalRank, child: RankProcess, status: int) -> None:
         child.close()

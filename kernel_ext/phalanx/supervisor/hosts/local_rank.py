@@ -22,6 +22,7 @@ from phalanx.protocol import (
     OUTPUT_GAP,
     Activity,
     Complete,
+    EngineReady,
     FrameReader,
     Inspect,
     Join,
@@ -97,6 +98,8 @@ class RankProcess:
         for message in messages:
             if isinstance(message, Join):
                 self.pid = message.pid
+            elif isinstance(message, EngineReady):  # from now on it sends its output itself
+                self.process.release_output()
             self._say(FromRankEnvelope(self._rank, message))
         if not data:
             self._loop.remove_reader(self._channel)
@@ -145,18 +148,6 @@ class RankProcess:
             is_ours = False
         return Looked(False, await self._stacks.dump(self.pid) if is_ours else None)
 
-    async def kill(self, timeout_s: float) -> bool:
-        """Kill the process and its group; wait until it is reaped.
-
-        Returns False if this takes longer than ``timeout_s``.
-        """
-        self.process.kill()
-        try:
-            await asyncio.wait_for(self.process.exited.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            return False
-        return True
-
     def ask_to_end(self) -> None:
         """Ask the rank to interrupt its cell and to end.
 
@@ -200,40 +191,31 @@ class LocalRank:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the newest process has ended."""
         return self.child is not None and self.child.process.status is not None
 
     @property
     def activity(self) -> Activity:
-        """Return which operations the rank is in."""
         return self._memory.activity(self.slot)
 
     @property
     def doing(self) -> str:
-        """Describe the rank's operation; "" for none."""
         return self._memory.doing(self.slot)
 
     @property
     def rss_nbytes(self) -> int:
-        """Return the rank's memory in use; 0 without a process."""
         return rss_nbytes(self.pid)
 
     @property
     def shown_nbytes(self) -> int:
-        """Return how many bytes of output the rank has shown so far."""
         return os.fstat(self.shown_fd).st_size if self.shown_fd >= 0 else 0
 
     @property
     def beats(self) -> int:
-        """Return the count of the rank's heartbeats; 0 if it has none."""
         return self._memory.beats(self.slot)
 
 
 def create_shown() -> int:
-    """Create the output file without a name.
-
-    The file vanishes with its supervisor.
-    """
+    """Create the output file, which vanishes with its supervisor."""
     with tempfile.TemporaryFile() as file:
         fd = os.dup(file.fileno())
     # A rank and its replacement share the file, and both only append.

@@ -1,77 +1,79 @@
-"""Control a host on another machine, from the root.
-
-`RemoteHost` sends the root's messages to the host's supervisor and keeps its newest reports.
-"""
+"""Start the supervisor of another host, and send it messages."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import itertools
 import logging
 import signal
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import zmq
 
+import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import (
-    Activity,
-    BootOptions,
-    BootProgress,
-    BootState,
-    HostInfo,
-)
+from phalanx.protocol import Activity, BootOptions, BootProgress, BootState, HostInfo
 from phalanx.protocol.host import (
+    ANSWER_TO,
+    AskHost,
     CommandOutput,
-    CommandRuns,
     FromCommand,
     FromHost,
     FromRankEnvelope,
     GetTraces,
-    GiveBack,
     HostAnswer,
+    HostAnswered,
+    HostLeaving,
+    HostPing,
+    HostPong,
     HostReport,
     HostRequest,
     HostSamples,
     HostUp,
-    Kill,
-    Killed,
     OutputDone,
     RankFrozen,
     RankGone,
     RankReport,
+    Reconnect,
     Refresh,
-    ReleaseOutput,
     RunCommand,
     SampleRanks,
+    SignalRank,
     Spawn,
+    StopHost,
     ToHost,
-    ToRankEnvelope,
-    Versions,
     WatchRanks,
 )
 
-from ..launchers.remote_command import HostStart, HostUnreachable
+from ..health.frozen_ranks import SilenceTimer
+from ..launchers.remote_command import HostProcess, HostStart, HostUnreachable
+from ..launchers.select import launch_host
+from ..processes.child import exit_reason
 from ..processes.streams import OutputWindow
-from .connection import HostConnection
-from .samples import in_root_time, is_sound
+from ..tasks import TaskSet
+from .addresses import PathDiagnosis
+from .samples import ClockOffset, in_root_time, is_sound
 
 if TYPE_CHECKING:
     from .host_set import HostSet
     from .session import HostServer
 
 log = logging.getLogger(__name__)
+LOOK_EVERY_S = 0.2  # poll interval for silence, as exact as for one rank
+UP_S = 10.0  # least time limit from process start to `HostUp`: ten times the usual duration
+STOP_S = 2.0  # time to end the ranks (0.5 s for slow ones) and to sweep
 # Time limit of a request: a host answers in milliseconds, and the client waits 10 s for the root.
 ANSWER_S = 5.0
-
 REFRESH_S = 0.5  # after this time a display shows the old values
+N_PINGS = 5  # before a trace is read: the fastest round trip tells the clock's offset best
 _KILLED = -int(signal.SIGKILL)
 
 
 def first_report(rank: int) -> RankReport:
-    """Return the report on a rank before its host sends any."""
     return RankReport(rank, 0, Activity(0, {}), "", 0, 0)
 
 
@@ -85,10 +87,14 @@ def named_in(message: FromHost) -> Sequence[int]:
 
 
 class RemoteHost:
-    """One remote host of the world, with its ranks.
+    """One supervisor process of another host, with the host's ranks.
 
-    `boot` or the first `Spawn` starts the host's supervisor. After a loss the next `Spawn` starts
-    it anew.
+    `boot` or the first `Spawn` starts the supervisor. If it is lost (`is_over`), `HostSet` makes
+    another `RemoteHost` for the next `Spawn`.
+
+    A broken tcp connection is no loss: the host reconnects, and both ends resend unacknowledged
+    messages. The host is lost when its process is known to have ended, or when it has been silent
+    for the heartbeat timeout.
     """
 
     def __init__(
@@ -97,111 +103,123 @@ class RemoteHost:
         self.ranks = hosts.layout.ranks_of(index)
         self._index = index
         self._plan = options.hosts[index]
-        self._name = hosts.layout.names[index]
-        self._remote = options.remote
+        self._options = options
         self._heartbeat_timeout_s = options.world.heartbeat_timeout_s
-        self._server = server
         self._hosts = hosts
         self._loop = asyncio.get_running_loop()
-        self._reports = {rank: first_report(rank) for rank in self.ranks}
-        self._wanted: list[int] = []  # ranks to spawn once the supervisor is up
+        self._session = server.expect(self._on_message, self._on_failed)
+        self._process: HostProcess | None = None
+        self._ended: asyncio.Task[str] | None = None
         self._booting: asyncio.Task[None] | None = None
-        self._connection: HostConnection | None = None
-        self._lost_connections: list[HostConnection] = []
-        self._is_watching = False
+        self._wanted: list[int] = []  # ranks to spawn once the supervisor is up
+        # What it says of itself first; before that, what the plan says.
+        self.up = HostUp("", 0, self._name, 0, self._plan.addresses)
+        self._refusal = ""  # why its messages are not taken, if they fail before it is up
+        self._answered: asyncio.Future[None] = self._loop.create_future()  # one of both has come
+        self.is_up = False
+        self.is_over = False  # it could not be started, or is lost
+        self._is_broken = False  # whether the tcp connection is broken now
+        self._left = asyncio.Event()
+        self._silence = SilenceTimer(self._heartbeat_timeout_s, self._loop.time())
+        self._way = PathDiagnosis("", "")
+        self._offset = ClockOffset()
+        self._ids = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[HostAnswer]] = {}
+        self._tasks = TaskSet(lambda _error: self._lose("its connection has failed"))
+        self._reports = {rank: first_report(rank) for rank in self.ranks}
         self._window = OutputWindow()
         self._aborted: tuple[int, int, int, str] | None = None
-        self.info = HostInfo(index, self._name, next(iter(self._plan.addresses), ""), 0)
-        self.root_address = ""  # address at which the host has reached the root
-        self.free_port = 0
-        self.versions = Versions()
-        self._size = options.world.size
+
+    @property
+    def _name(self) -> str:
+        return self._hosts.layout.names[self._index]
+
+    @property
+    def info(self) -> HostInfo:
+        address = next(iter(self.up.addresses), "")
+        return HostInfo(self._index, self._name, address, self.up.cores, self.up.device)
 
     def report(self, rank: int) -> RankReport:
-        """Return the newest report on a rank."""
         return self._reports[rank]
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
         """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
         known = self._aborted
-        return known[1:] if known is not None and known[0] == epoch else None
+        return known[1:] if self.is_up and known is not None and known[0] == epoch else None
 
-    @property
-    def is_up(self) -> bool:
-        """Whether the host's supervisor is up and not lost."""
-        return self._connection is not None and self._connection.is_up
+    def clock(self) -> tuple[int, int] | None:
+        """Return what to add to the host's time for ours, in ns.
+
+        The second value is the greatest error of the first, in ns. None: the host is down, or its
+        clock is unknown.
+        """
+        return self._offset.at(time.monotonic_ns()) if self.is_up else None
+
+    # -- messages and requests of the root ----------------------------------------------------
 
     def take(self, message: ToHost) -> None:
         """Send a message to the host.
 
-        It is dropped if the host or the rank is gone. A `Spawn` waits until the host is up.
+        It is dropped if the host is gone. A `Spawn` waits until the host is up.
         """
         match message:
-            case Spawn():
+            case Spawn() | RunCommand():
                 self._reports[message.rank] = first_report(message.rank)
-                if not self.is_up:
+                if not self.is_up and isinstance(message, Spawn):
                     self._wanted.append(message.rank)
                     self._begin_boot()
-                    return
-            case RunCommand():
-                self._reports[message.rank] = first_report(message.rank)
-                if not self.is_up:  # the host was lost while other hosts started
+                elif not self.is_up:  # the host was lost while other hosts started
                     why = "lost its host before it was started"
                     self._hosts.hear(RankGone(message.rank, _KILLED, why, ""))
-                    return
+            case SignalRank(number=signal.SIGKILL) if message.rank in self._wanted:
+                self._wanted.remove(message.rank)
+                self._hosts.hear(RankGone(message.rank, _KILLED, exit_reason(_KILLED), ""))
             case OutputDone():
                 self._window.done(message)
-            case WatchRanks():
-                if message.is_on is self._is_watching:
-                    return
-                self._is_watching = message.is_on
-            case ToRankEnvelope() | ReleaseOutput():
-                has_ended = self._hosts.statuses[message.rank] is not None
-                if has_ended or not self._reports[message.rank].pid:
-                    return
-            case GiveBack():  # also for a rank that has ended, unless its whole host was lost
-                if not self._reports[message.rank].pid:
-                    return
-        if self._connection is not None and self._connection.is_up:
-            self._connection.send(message)
+        if self.is_up:
+            self._session.send(message)
 
     async def answer(self, request: HostRequest) -> HostAnswer | None:
-        """Ask the host; None if it does not answer in time."""
-        limit_s = ANSWER_S
-        if isinstance(request, Kill):
-            if request.rank in self._wanted:  # the host is not up yet
-                self._wanted.remove(request.rank)
-                self._hosts.statuses[request.rank] = _KILLED
-                return Killed(True)
-            limit_s = request.timeout_s + 1
-        elif isinstance(request, Refresh):
-            limit_s = REFRESH_S
-        elif isinstance(request, SampleRanks):
-            return await self._sample(request)
-        if self._connection is None:
+        """Ask the host; None if no answer comes in time."""
+        limit_s: float | None = ANSWER_S
+        match request:
+            case Refresh():
+                limit_s = REFRESH_S
+            case GetTraces() if self.is_up:  # the pongs arrive before the answer
+                for _ in range(N_PINGS):
+                    self._send_ping()
+            case SampleRanks():
+                if self.clock() is None:
+                    return None
+                # No limit: a host sends each operation once, so no answer may be dropped.
+                limit_s = None
+        answer = await self._ask(request, limit_s)
+        if answer is not None and type(answer) is not ANSWER_TO[type(request)]:
+            self._refuse("answered what it was not asked")
             return None
-        if isinstance(request, GetTraces) and self._connection.is_up:
-            self._connection.measure()
-        return await self._connection.ask(request, limit_s)
+        if isinstance(answer, HostSamples):
+            clock = self.clock()
+            if not is_sound(answer, self.ranks, self._options.world.size):
+                self._refuse("it has sent samples that its root cannot understand")
+                return None
+            if clock is None:
+                return None
+            return HostSamples(tuple(in_root_time(its, clock[0]) for its in answer.ranks))
+        return answer
 
-    def clock(self) -> tuple[int, int] | None:
-        """Return the offset of the host's clock; see `HostConnection.clock`."""
-        return None if self._connection is None else self._connection.clock()
+    async def _ask(self, request: HostRequest, timeout_s: float | None) -> HostAnswer | None:
+        if not self.is_up:
+            return None
+        number = next(self._ids)
+        asked = self._asked[number] = self._loop.create_future()
+        self._session.send(AskHost(number, request))
+        try:
+            await asyncio.wait({asked}, timeout=timeout_s)
+            return None if asked.cancelled() or not asked.done() else asked.result()
+        finally:
+            del self._asked[number]
 
-    async def _sample(self, request: SampleRanks) -> HostSamples | None:
-        """Return samples in the root's time; None without the host."""
-        connection = self._connection
-        if connection is None or connection.clock() is None:
-            return None
-        # Without a time limit: a host sends each operation once, so no answer may be dropped.
-        answer = await connection.ask(request, None)
-        clock = connection.clock()
-        if not isinstance(answer, HostSamples) or clock is None:
-            return None
-        if not is_sound(answer, self.ranks, self._size):
-            connection.refuse("it has sent samples that its root cannot understand")
-            return None
-        return HostSamples(tuple(in_root_time(its, clock[0]) for its in answer.ranks))
+    # -- begin and end ------------------------------------------------------------------------
 
     async def boot(self) -> None:
         """Start the host's supervisor, before any rank.
@@ -223,18 +241,8 @@ class RemoteHost:
             self._hosts.events.tell(BootProgress(self._index, self._name, state, seconds, text))
 
         tell("starting")
-        problem = ""
-        connection: HostConnection | None = None
         try:
-            connection = HostConnection(
-                self._server, self._heartbeat_timeout_s, self._hear, self._on_lost
-            )
-            first_line = await self._hosts.first_line(self._index, *connection.keys)
-            self._connection = connection
-            on_slow = functools.partial(tell, "starting")
-            jobs = self._hosts.slurm_jobs
-            start = HostStart(self._plan, first_line, self._remote, on_slow, jobs)
-            up = await connection.boot(start)
+            problem = await self._start(functools.partial(tell, "starting"))
         except HostUnreachable as error:
             problem = error.text
         except (DistributedError, OSError, zmq.ZMQError) as error:
@@ -242,62 +250,223 @@ class RemoteHost:
         except Exception as error:  # A bug of ours. Report it, because callers wait for this host.
             log.exception("a host could not be started")
             problem = f"it could not be started from here: {error!r}"
-        finally:
-            self._booting = None
         wanted, self._wanted = self._wanted, []
         if problem:
-            for rank in wanted:
-                self._hosts.statuses[rank] = 1
+            self.is_over = True
+            self._evict()
             tell("failed", problem)
         else:
-            self._on_up(up, wanted)
+            self._on_up(wanted)
             tell("up")
         self._hosts.on_settled(self._index, problem, wanted)
 
-    def _on_up(self, up: HostUp, wanted: Sequence[int]) -> None:
-        assert self._connection is not None
-        self._name = self._hosts.named(self._index, up.name)
-        address = next(iter(up.addresses), "")
-        self.info = HostInfo(self._index, self._name, address, up.cores, up.device)
-        self.root_address, self.free_port = up.root_address, up.free_port
-        self.versions = up.versions
-        if self._is_watching:
-            self._connection.send(WatchRanks(is_on=True))
-        for rank in wanted:
-            self._connection.send(Spawn(rank))
+    async def _start(self, on_slow: Any) -> str:
+        """Start the supervisor; return why it is not up.
 
-    def _on_lost(self, reason: str) -> None:
+        Its first line has the keys of its connection.
+        """
+        remote = self._options.remote
+        first_line = await self._hosts.first_line(self._index, *self._session.keys)
+        until_s = self._loop.time() + remote.timeout_s
+        asked = HostStart(self._plan, first_line, remote, on_slow, self._hosts.slurm_jobs)
+        self._process = await launch_host(asked)
+        # time in a scheduler's queue does not count
+        until_s = max(until_s, self._loop.time() + UP_S)
+        self._ended = self._loop.create_task(self._process.ended())
+        news: set[asyncio.Future[Any]] = {self._ended, self._answered}
+        await asyncio.wait(
+            news,
+            timeout=max(0.0, until_s - self._loop.time()),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if self._refusal:
+            return self._refusal
+        if self._answered.done():
+            theirs, ours = self.up.version, phalanx.__version__
+            return "" if theirs == ours else f"its phalanx is {theirs}, this one is {ours}"
+        if self._ended.done():
+            return self._ended.result()
+        return f"its supervisor was not up within {remote.timeout_s:g} s"
+
+    def _on_up(self, wanted: Sequence[int]) -> None:
+        self.is_up = True
+        self._hosts.on_named(self._index, self.up.name)
+        self._silence = SilenceTimer(self._heartbeat_timeout_s, self._loop.time())
+        self._way = PathDiagnosis(self.up.root_address, self._session.address, self.up.addresses)
+        assert self._ended is not None
+        self._tasks.spawn(self._ping())
+        self._tasks.spawn(self._watch_process(self._ended))
+        if self._hosts.is_watching:
+            self._session.send(WatchRanks(is_on=True))
+        for rank in wanted:
+            self._session.send(Spawn(rank))
+
+    def _lose(self, reason: str) -> None:
         """Report all running ranks as killed."""
-        if self._connection is not None:
-            self._lost_connections.append(self._connection)
-        self._aborted = None
+        if not self.is_up:
+            return
+        self.is_over = True
+        self._finish()
+        self._session.give_up()
         for rank in self.ranks:  # those that have ended are known to have
             self._hosts.hear(RankGone(rank, _KILLED, f"lost its host: {reason}", ""))
 
+    def _refuse(self, problem: str) -> None:
+        """Drop a supervisor that sent an invalid message."""
+        self._lose(problem)
+        self._evict()
+
+    def _finish(self) -> None:
+        self.is_up = False
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.cancel()
+        self._tasks.cancel()
+
+    def _evict(self) -> None:
+        """End the local process, and leave the supervisor to end by itself.
+
+        The supervisor learns that it is evicted when it sends a message.
+        """
+        self._finish()
+        self._session.give_up()
+        if self._process is not None:
+            self._process.kill()
+
     async def stop(self) -> None:
-        """End the ranks and the supervisor, and the remains of lost supervisors."""
+        """Stop the supervisor and its ranks, or what remains of them.
+
+        After `STOP_S`, kill the local process and leave the supervisor to end by itself.
+        """
         if self._booting is not None:
             self._booting.cancel()
-        current = [] if self._connection is None else [self._connection]
-        every = [*self._lost_connections, *current]
-        await asyncio.gather(*(connection.stop() for connection in every))
+        was_up = self.is_up
+        self._finish()
+        if was_up:
+            self._session.send(StopHost())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over(), STOP_S)
+        self._evict()
+        if self._ended is not None:
+            await asyncio.wait({self._ended}, timeout=1.0)
+            self._ended.cancel()
 
-    def _hear(self, message: FromHost) -> None:
-        """Check a message of the host and keep reports."""
-        problem = ""
-        if not set(named_in(message)) <= self._reports.keys():
-            problem = "it has spoken for ranks that are not its own"
-        elif isinstance(message, HostReport):
-            for report in message.ranks:
-                self._reports[report.rank] = report
-            if message.aborted is not None:
-                self._aborted = message.aborted
-        elif isinstance(message, CommandOutput) and not self._window.take(message):
-            problem = "it has sent more output than it may before that is written out"
+    async def _over(self) -> None:
+        """Wait for the supervisor's `HostLeaving` message, or for its process's end.
+
+        The process that started it may have ended before.
+        """
+        assert self._ended is not None
+        left = self._loop.create_task(self._left.wait())
+        await asyncio.wait({left, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not self._why_over():
+            await asyncio.wait({left})
+        left.cancel()
+        await asyncio.wait({self._ended})
+
+    # -- messages of the host -----------------------------------------------------------------
+
+    def _on_message(self, message: FromHost) -> None:
+        self._silence.reset()
+        match message:
+            case HostUp():
+                if not self._answered.done():
+                    self.up = message
+                    self._answered.set_result(None)
+            case HostLeaving():
+                self._left.set()
+            case Reconnect():
+                self._is_broken = False
+            case _ if not self.is_up:
+                pass
+            case HostPong():
+                self._offset.learn(
+                    sent_ns=message.sent_ns,
+                    came_ns=time.monotonic_ns(),
+                    theirs_ns=message.now_ns,
+                )
+            case HostAnswered():
+                asked = self._asked.get(message.id)
+                if asked is not None and not asked.done():
+                    asked.set_result(message.answer)
+            case _ if not set(named_in(message)) <= self._reports.keys():
+                self._refuse("it has spoken for ranks that are not its own")
+            case HostReport():
+                self._reports.update((report.rank, report) for report in message.ranks)
+                self._aborted = message.aborted or self._aborted
+            case CommandOutput() if not self._window.take(message):
+                self._refuse("it has sent more output than it may before that is written out")
+            case _:
+                self._hosts.hear(message)
+
+    def _on_failed(self, problem: str) -> None:
+        """Handle a protocol error (``problem``) or a broken connection ("")."""
+        if not self.is_up:
+            self._refusal = self._refusal or problem
+            if problem and not self._answered.done():
+                self._answered.set_result(None)
+        elif problem:
+            self._refuse(problem)
         else:
-            if isinstance(message, CommandRuns):
-                its = self._reports[message.rank]
-                self._reports[message.rank] = msgspec.structs.replace(its, pid=message.pid)
-            self._hosts.hear(message)
-        if problem and self._connection is not None:
-            self._connection.refuse(problem)
+            self._is_broken = True
+            self._tasks.spawn(self._look())
+
+    # -- whether it lives ---------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """After the connection broke, find out whether the supervisor has ended."""
+        assert self._process is not None
+        why = self._why_over() or await self._process.look(self.up)
+        if why and self._is_broken:  # else the host has reconnected meanwhile
+            self._lose(why)
+
+    def _why_over(self) -> str:
+        """Return how the supervisor ended; "" if it may still run.
+
+        The supervisor may outlive the process that started it (e.g. ssh).
+        """
+        if self._process is None or self._ended is None or not self._ended.done():
+            return ""
+        return self._ended.result() if self._process.is_over else ""
+
+    async def _watch_process(self, ended: asyncio.Task[str]) -> None:
+        """Check the host when the process that started its supervisor ends.
+
+        The supervisor has then ended too, or goes on alone.
+        """
+        await asyncio.wait({ended})
+        if self._is_broken:
+            await self._look()
+            return
+        # Wait for the supervisor's last messages, until its connection is known to be broken. A
+        # ping that cannot be sent shows that.
+        until_s = self._loop.time() + min(1.0, self._heartbeat_timeout_s)
+        while self._loop.time() < until_s and not self._is_broken:
+            self._send_ping()
+            await asyncio.sleep(0.02)
+        if why := self._why_over():
+            self._lose(why)
+
+    async def _ping(self) -> None:
+        limit_s, ping_at_s = self._heartbeat_timeout_s, 0.0
+        asking: asyncio.Task[None] | None = None
+        while True:
+            now_s = self._loop.time()
+            if self._silence.is_over(now_s) and asking is not None:
+                # on a busy machine the query may end after its timeout
+                await asyncio.wait({asking})
+            if self._silence.lasts_s >= limit_s:
+                how = " (its connection has broken)" if self._is_broken else ""
+                self._lose(f"it has not answered for {limit_s:g} s{how}{self._way}")
+                return
+            if self._silence.lasts_s < limit_s / 2:
+                self._way.forget()
+            elif not self._way.is_asked:
+                asking = self._tasks.spawn(self._way.ask(limit_s / 3))
+            if now_s >= ping_at_s:
+                ping_at_s = now_s + min(1.0, limit_s / 4)
+                self._send_ping()
+            await asyncio.sleep(min(LOOK_EVERY_S, limit_s / 4))
+
+    def _send_ping(self) -> None:
+        self._session.send_unreliable(HostPing(time.monotonic_ns()))

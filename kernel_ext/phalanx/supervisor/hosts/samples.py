@@ -1,4 +1,4 @@
-"""Sample the ranks of a host, and check other hosts' samples.
+"""Sample the ranks of a host; check other hosts' samples and clocks.
 
 `SampleReader` reads the ranks' shared page, so it works while ranks are busy, frozen or dead.
 """
@@ -20,6 +20,7 @@ from ..tasks import LogOnceOnError
 
 if TYPE_CHECKING:
     from .local_host import LocalHost
+
 
 # The latest time that a root or a client accepts. Any process may have written the page.
 LAST_NS = (1 << 62) - 1
@@ -97,6 +98,47 @@ class SampleReader:
             found.entries,
             found.uses[:MOST_USES],
         )
+
+
+class ClockOffset:
+    """Estimate another machine's clock offset from the fastest round trips.
+
+    An answer holds the other clock's time at some moment of its round trip. So the error is at
+    most half the round trip. Clocks drift apart (100 ppm is a high value), so the error bound of
+    an answer grows with the answer's age.
+
+    Examples
+    --------
+    >>> offset = ClockOffset()
+    >>> offset.learn(sent_ns=1_000, came_ns=1_200, theirs_ns=501_100)
+    >>> offset.at(1_200)
+    (-500000, 100)
+    """
+
+    DRIFT = 1e-4
+
+    def __init__(self) -> None:
+        self._best: tuple[int, int, int] | None = None  # offset, error bound, time (ns)
+
+    def learn(self, *, sent_ns: int, came_ns: int, theirs_ns: int) -> None:
+        """Take one answer: time of request, of arrival, and the other's time."""
+        half = (came_ns - sent_ns) // 2
+        if half < 0:  # the other side gave a time of request that has not come yet
+            return
+        offset = sent_ns + half - theirs_ns
+        known = self.at(came_ns)
+        if known is None or half <= known[1]:
+            self._best = offset, half, came_ns
+
+    def at(self, now_ns: int) -> tuple[int, int] | None:
+        """Return the offset of the other clock and its error bound (ns).
+
+        The offset is added to the other clock's time to get local time. None: no answer has come.
+        """
+        if self._best is None:
+            return None
+        offset, uncertainty, when = self._best
+        return offset, uncertainty + int((now_ns - when) * self.DRIFT)
 
 
 def is_sound(samples: HostSamples, ranks: Collection[int], size: int) -> bool:

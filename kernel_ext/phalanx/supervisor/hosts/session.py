@@ -22,13 +22,13 @@ from zmq.utils.monitor import recv_monitor_message
 from phalanx.errors import DistributedError
 from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.host import (
-    Evicted,
     FromHost,
     FromHostEnvelope,
     HostBoot,
     HostUp,
     Reconnect,
     ReconnectAck,
+    StopHost,
     ToHost,
     ToHostEnvelope,
 )
@@ -89,15 +89,7 @@ class ReliableSession:
         return encode_message((0, self._n_received, message))
 
     def receive(self, envelope: FromHostEnvelope | ToHostEnvelope) -> bool:
-        """Process a received envelope; return False for a duplicate.
-
-        Messages without a number are never duplicates.
-
-        Raises
-        ------
-        ProtocolError
-            The sequence number or the acknowledgement is impossible.
-        """
+        """Process an envelope; False: a duplicate. `ProtocolError`: it is impossible."""
         if envelope.ack > self._n_sent or envelope.number > self._n_received + 1:
             msg = f"a message with the number {envelope.number} cannot come now"
             raise ProtocolError(msg)
@@ -116,28 +108,73 @@ class ReliableSession:
         return tuple(body for _, body in self._kept)
 
 
-class _HostSession:
-    """Session of one expected host: callbacks, sequence numbers, address.
+class HostSession:
+    """The root's end of the messages with one supervisor of another host.
 
-    ``identity`` is the zmq identity of the newest connection, empty without a connection.
-    ``address`` is the peer address of that connection.
+    ``keys`` (public, secret) are made for that supervisor. ``identity`` is the zmq identity of its
+    newest connection, empty without a connection. ``address`` is the peer address of that
+    connection, empty before the first.
     """
 
-    def __init__(self, take: Callable[[FromHost], None], fail: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        server: HostServer,
+        take: Callable[[FromHost], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._server = server
         self.take = take
         self.fail = fail
+        self.keys: tuple[bytes, bytes] = zmq.curve_keypair()
         self.reliable = ReliableSession()
         self.identity = b""
         self.address = ""
         self.turn = 0
         self.is_given_up = False
 
+    def send(self, message: ToHost) -> None:
+        """Send a message, now or after the next reconnection."""
+        if self.is_given_up:
+            return
+        self._server.transmit(self, self.identity, self.reliable.encode(message))
+        if self.reliable.kept_nbytes > KEPT_MAX_NBYTES:
+            # Call it later: the caller of `send` does not expect to lose the host in the call.
+            why = "it does not acknowledge the messages of its root"
+            asyncio.get_running_loop().call_soon(self.fail, why)
+
+    def send_unreliable(self, message: ToHost) -> None:
+        """Send a message that may be lost: it is useless later."""
+        self.reply(self.identity, message)
+
+    def reply(self, identity: bytes, message: ToHost) -> None:
+        """Send a message that may be lost over one connection."""
+        self._server.transmit(self, identity, self.reliable.encode_unreliable(message))
+
+    def give_up(self) -> None:
+        """Ignore the host from now on.
+
+        The host gets `StopHost` now, and as the answer to each later message.
+        """
+        self.is_given_up = True
+        self.reliable = ReliableSession()  # drop the unacknowledged messages
+        self.send_unreliable(StopHost())
+
+    def reconnect(self, identity: bytes, turn: int) -> bool:
+        """Continue on a new connection; False if there is a newer one."""
+        if turn <= self.turn:
+            return False
+        self.turn, self.identity = turn, identity
+        self.send_unreliable(ReconnectAck())
+        for body in self.reliable.unacknowledged:
+            self._server.transmit(self, identity, body)
+        return True
+
 
 class HostServer:
     """Server socket of the root, to which the hosts' supervisors connect."""
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, _HostSession] = {}  # by public key
+        self._sessions: dict[bytes, HostSession] = {}  # by public key
         self._undo = contextlib.ExitStack()
         self._socket: zmq.asyncio.Socket | None = None
         self._task: asyncio.Task[None] | None = None
@@ -146,15 +183,7 @@ class HostServer:
         self.endpoints: tuple[str, ...] = ()
 
     def open(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Listen on ``addresses``; return those that could be bound.
-
-        Call this once only.
-
-        Raises
-        ------
-        DistributedError
-            None of the addresses could be bound.
-        """
+        """Listen, once only; return the addresses that could be bound."""
         self.public_key, secret_key = zmq.curve_keypair()
         context = self._undo.enter_context(zmq.asyncio.Context())
         self._undo.enter_context(only_clients(context, self._sessions.keys(), DOMAIN))
@@ -177,15 +206,15 @@ class HostServer:
         self._task.add_done_callback(self._on_served)
         return tuple(bound)
 
-    def expect(
-        self, key: bytes, take: Callable[[FromHost], None], fail: Callable[[str], None]
-    ) -> None:
-        """Accept connections with this public key (Z85).
+    def expect(self, take: Callable[[FromHost], None], fail: Callable[[str], None]) -> HostSession:
+        """Accept connections with the keys of the session that is returned.
 
         ``take`` gets each message. ``fail`` gets a text if the host breaks the protocol, and "" if
         its connection broke; the host may reconnect with a `Reconnect`.
         """
-        self._sessions[key] = _HostSession(take, fail)
+        session = HostSession(self, take, fail)
+        self._sessions[session.keys[0]] = session
+        return session
 
     async def _serve(self, sock: zmq.asyncio.Socket) -> None:
         while True:
@@ -211,7 +240,7 @@ class HostServer:
         if session is None:
             return
         if session.is_given_up:
-            self._send(session, identity, session.reliable.encode_unreliable(Evicted()))
+            session.reply(identity, StopHost())
             return
         try:
             (body,) = bodies
@@ -222,7 +251,7 @@ class HostServer:
             session.fail("it has said what its root cannot understand")
             return
         if isinstance(envelope.message, Reconnect):
-            is_new = self._reconnect(session, identity, envelope.message.turn)
+            is_new = session.reconnect(identity, envelope.message.turn)
         elif isinstance(envelope.message, HostUp) and not session.turn:
             session.identity = identity
         if not is_new:
@@ -235,52 +264,8 @@ class HostServer:
             log.exception("what a host said could not be taken")
             session.fail("its root could not take what it said")
 
-    def _reconnect(self, session: _HostSession, identity: bytes, turn: int) -> bool:
-        """Continue a session on a new connection.
-
-        Returns False if the host already has a newer connection.
-        """
-        if turn <= session.turn:
-            return False
-        session.turn, session.identity = turn, identity
-        for body in (
-            session.reliable.encode_unreliable(ReconnectAck()),
-            *session.reliable.unacknowledged,
-        ):
-            self._send(session, identity, body)
-        return True
-
-    def address_of(self, key: bytes) -> str:
-        """Return a host's last address; "" before it connects."""
-        return self._sessions[key].address
-
-    def send(self, key: bytes, message: ToHost) -> None:
-        """Send a message to a host, now or after its next reconnection."""
-        session = self._sessions[key]
-        if session.is_given_up:
-            return
-        self._send(session, session.identity, session.reliable.encode(message))
-        if session.reliable.kept_nbytes > KEPT_MAX_NBYTES:
-            # Call it later: the caller of `send` does not expect to lose the host in the call.
-            why = "it does not acknowledge the messages of its root"
-            asyncio.get_running_loop().call_soon(session.fail, why)
-
-    def send_unreliable(self, key: bytes, message: ToHost) -> None:
-        """Send a message that may be lost: it is useless later."""
-        session = self._sessions[key]
-        self._send(session, session.identity, session.reliable.encode_unreliable(message))
-
-    def give_up(self, key: bytes) -> None:
-        """Ignore a host from now on.
-
-        The host gets `Evicted` now, and as the answer to each later message.
-        """
-        session = self._sessions[key]
-        session.is_given_up = True
-        session.reliable = ReliableSession()  # drop the unacknowledged messages
-        self.send_unreliable(key, Evicted())
-
-    def _send(self, session: _HostSession, identity: bytes, body: bytes) -> None:
+    def transmit(self, session: HostSession, identity: bytes, body: bytes) -> None:
+        """Send a session's bytes over one of its connections."""
         if self._socket is None or not identity:
             return
         sent = asyncio.ensure_future(self._socket.send_multipart([identity, body]))
@@ -295,7 +280,7 @@ class HostServer:
         self._undo.close()
 
 
-def _check(sent: asyncio.Task[Any], session: _HostSession, identity: bytes) -> None:
+def _check(sent: asyncio.Task[Any], session: HostSession, identity: bytes) -> None:
     has_failed = not sent.cancelled() and isinstance(sent.exception(), zmq.ZMQError)
     if has_failed and identity == session.identity:
         session.identity = b""
@@ -337,9 +322,16 @@ class RootConnection:
         self._decoder = msgspec.msgpack.Decoder(ToHostEnvelope)
         self._turn = 0
         self._has_received = False
-        self.is_joined = True  # whether it can be used: the first connection needs no `Reconnect`
+        # Whether it can be used: the first connection needs no `Reconnect`.
+        self._joined = asyncio.Event()
+        self._joined.set()
         self._stale = asyncio.Event()
         self._socket = self._connect(endpoint)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether messages reach the root now."""
+        return self._joined.is_set()
 
     @property
     def address(self) -> str:
@@ -347,7 +339,6 @@ class RootConnection:
 
     @property
     def port(self) -> int:
-        """Return the port on which the root listens."""
         return int(self._endpoint.rpartition(":")[2])
 
     def _connect(self, endpoint: str) -> zmq.asyncio.Socket:
@@ -385,20 +376,14 @@ class RootConnection:
         self._stale.set()
 
     async def run(self, take: Callable[[ToHost], None]) -> bool:
-        """Pass the root's messages to ``take`` until the root is gone.
-
-        Returns
-        -------
-        bool
-            Whether the root has ever sent a message.
-        """
+        """Pass messages on until the root is gone; whether it spoke."""
         while True:
             await self._serve(take)
             if not self._has_received:
                 return False
             if not self.is_joined:  # the connection was accepted, but the root did not answer
                 await asyncio.sleep(AGAIN_S)
-            self.is_joined = False
+            self._joined.clear()
             self._socket.close(linger=0)
             endpoint = await self._find()
             if not endpoint:
@@ -412,10 +397,9 @@ class RootConnection:
         """Read one connection until it breaks, or is silent for too long."""
         root, monitor = self._socket, self._monitor
         self._stale.clear()
-        joined = asyncio.Event()
-        reading = asyncio.ensure_future(self._read(root, take, joined))
+        reading = asyncio.ensure_future(self._read(root, take))
         broken = asyncio.ensure_future(recv_monitor_message(monitor))
-        silent = asyncio.ensure_future(self._wait_silent(joined))
+        silent = asyncio.ensure_future(self._wait_silent())
         every: set[asyncio.Future[Any]] = {reading, broken, silent}
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
@@ -431,30 +415,27 @@ class RootConnection:
             await asyncio.wait(every)
             self._unwatch()
 
-    async def _wait_silent(self, joined: asyncio.Event) -> None:
+    async def _wait_silent(self) -> None:
         """Wait until this connection has been silent for too long.
 
         A new connection has `JOIN_S` for its ack. Then `doubt` ends the wait.
         """
-        if self._turn:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(joined.wait(), JOIN_S)
-            if not joined.is_set():
+        if not self.is_joined:
+            try:
+                await asyncio.wait_for(self._joined.wait(), JOIN_S)
+            except asyncio.TimeoutError:
                 return
             self._stale.clear()
         await self._stale.wait()
 
-    async def _read(
-        self, root: zmq.asyncio.Socket, take: Callable[[ToHost], None], joined: asyncio.Event
-    ) -> None:
+    async def _read(self, root: zmq.asyncio.Socket, take: Callable[[ToHost], None]) -> None:
         while True:
             (body,) = await root.recv_multipart()
             envelope = self._decoder.decode(body)
             is_new = self._reliable.receive(envelope)
             self._has_received = True
             if isinstance(envelope.message, ReconnectAck):
-                self.is_joined = True
-                joined.set()
+                self._joined.set()
                 for kept in self._reliable.unacknowledged:
                     self._send(kept)
             if is_new:

@@ -48,7 +48,6 @@ class HostMemory:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """Return all descriptors that a rank inherits."""
         return (self.page_fd, *self.region_fds, *self.wake_fds)
 
     def abort(self, epoch: int, kind: int, culprit: int, message: str) -> None:
@@ -61,7 +60,6 @@ class HostMemory:
         return None if self._page is None else self._page.reason(epoch)
 
     def activity(self, slot: int) -> Activity:
-        """Return which operations the rank in ``slot`` is in."""
         if self._page is None:
             return Activity(0, {})
         epoch, groups, pair, messages = self._page.activity(slot)
@@ -77,10 +75,7 @@ class HostMemory:
         )
 
     def give_back(self, slot: int) -> None:
-        """Return the region's pages of a dead rank to the system.
-
-        The slot and its region stay.
-        """
+        """Return a dead rank's pages to the system; keep the slot."""
         if not self.region_fds:
             return
         try:
@@ -122,7 +117,6 @@ class HostMemory:
         return (0, 0, 0, 0, {}) if self._page is None else self._page.counters(slot)
 
     def beats(self, slot: int) -> int:
-        """Return the number of heartbeats of the rank in ``slot``; else 0."""
         return 0 if self._page is None else self._page.heartbeats(slot)
 
     def mark_slot_dead(self, slot: int) -> None:
@@ -131,7 +125,6 @@ class HostMemory:
             self._page.mark_stopped(slot)
 
     def close(self) -> None:
-        """Unmap and close everything; idempotent."""
         if self._page is not None:
             self._page.close()
             self._page = None

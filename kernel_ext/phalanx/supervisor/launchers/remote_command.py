@@ -95,7 +95,8 @@ class HostProcess(Protocol):
         """End the supervisor, or its local process, at once; idempotent."""
 
 
-_IN, _FOUND, _BEGUN = b"phalanx-host: in", b"phalanx-host: python", BEGUN.encode()
+# What the far end prints: its shell runs, it has found a Python, the supervisor runs.
+_STAGES = _IN, _FOUND, _BEGUN = b"phalanx-host: in", b"phalanx-host: python", BEGUN.encode()
 
 
 def far_script(run: str) -> str:
@@ -149,15 +150,9 @@ class LaunchSpec(NamedTuple):
 
 
 class CommandOutcome(NamedTuple):
-    """Outcome of a command: its progress, exit status and error output.
+    """Outcome of a command; ``has_python``: the far shell has found Python."""
 
-    ``is_in``: the far shell has begun. ``has_python``: the far shell has found Python.
-    """
-
-    by: str
-    plan: HostPlan
-    python: str
-    is_in: bool
+    way: LaunchSpec
     has_python: bool
     status: int
     stderr: str
@@ -172,7 +167,6 @@ class WrittenInput(ChildInput):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Send data to the child; ignored after `close`."""
         if self._write_fd >= 0:
             self._rest = memoryview(bytes(self._rest) + data)
             self._loop.add_writer(self._write_fd, self._write)
@@ -199,9 +193,8 @@ class RemoteCommand:
     ) -> None:
         self._way = way
         self._on_line = on_line
-        self.outcome: CommandOutcome | None = None  # set when the command has ended
         self._stdin = WrittenInput(first_line.rstrip(b"\n") + b"\n")
-        self._seen: set[bytes] = set()
+        self._stage = 0  # how many of `_STAGES` the far end has reached
         self._line = b""
         loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
@@ -231,17 +224,16 @@ class RemoteCommand:
     @property
     def has_begun(self) -> bool:
         """Whether the supervisor is known to run."""
-        return _BEGUN in self._seen
+        return self._stage == len(_STAGES)
 
     @property
     def is_in(self) -> bool:
         """Whether the shell at the far end runs."""
-        return _IN in self._seen
+        return self._stage > 0
 
     @property
     def has_python(self) -> bool:
-        """Whether the Python at the far end was found."""
-        return _FOUND in self._seen
+        return self._stage > 1
 
     @property
     def _phase(self) -> str:
@@ -253,11 +245,9 @@ class RemoteCommand:
 
     @property
     def stderr(self) -> str:
-        """Return the end of the command's error output so far."""
         return self._stderr.tail
 
     def write(self, data: bytes) -> None:
-        """Send data to the far end's standard input."""
         self._stdin.write(data)
 
     async def end(self, patience_s: float) -> None:
@@ -276,32 +266,22 @@ class RemoteCommand:
         if self._on_line is not None:
             for line in lines:
                 self._on_line(line)
-        if found := {_IN, _FOUND, _BEGUN}.intersection(line.rstrip(b"\r") for line in lines):
-            self._seen |= found
-            self._news.set()
+        for line in lines:
+            if (said := line.rstrip(b"\r")) in _STAGES:
+                self._stage = max(self._stage, 1 + _STAGES.index(said))
+                self._news.set()
 
     def _on_exit(self, status: int) -> None:
-        has_begun = _BEGUN in self._seen
-        is_in, has_python = has_begun or self.is_in, has_begun or self.has_python
-        self.is_over = is_in and 0 <= status != SSH_FAILED
-        way, stderr = self._way, self._stderr.tail
-        outcome = CommandOutcome(
-            way.command[0], way.plan, way.python, is_in, has_python, status, stderr
-        )
-        self.outcome = outcome
-        self._ended.set_result(why_ended(outcome) if is_in or status < 0 else way.why(outcome))
+        self.is_over = self.is_in and 0 <= status != SSH_FAILED
+        way = self._way
+        outcome = CommandOutcome(way, self.has_python, status, self._stderr.tail)
+        self._ended.set_result(why_ended(outcome) if self.is_in or status < 0 else way.why(outcome))
         if way.on_end is not None:
             way.on_end()
         self._news.set()
 
     async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:
-        """Wait until the supervisor runs on the host.
-
-        Raises
-        ------
-        HostUnreachable
-            The supervisor has ended, or ``timeout_s`` has passed.
-        """
+        """Wait until the supervisor runs; `HostUnreachable` says why it does not."""
         loop = asyncio.get_running_loop()
         start, was_slow = loop.time(), False
         while not self.has_begun:
@@ -322,7 +302,6 @@ class RemoteCommand:
                 continue
 
     async def ended(self) -> str:
-        """Wait for the command's end; return the reason."""
         return await asyncio.shield(self._ended)
 
     async def look(self, up: HostUp) -> str:
@@ -361,13 +340,7 @@ class RemoteCommand:
 
 
 async def launch_by(way: LaunchSpec, asked: HostStart) -> RemoteCommand:
-    """Start a host's supervisor and wait until it runs there.
-
-    Raises
-    ------
-    HostUnreachable
-        The supervisor does not run; the text says why, and what to do next.
-    """
+    """Start a host's supervisor; `HostUnreachable` says why it does not run."""
     host = RemoteCommand(way, asked.first_line)
     try:
         await host.wait_begun(asked.remote.timeout_s, asked.on_slow)
@@ -378,17 +351,14 @@ async def launch_by(way: LaunchSpec, asked: HostStart) -> RemoteCommand:
 
 
 def why_ended(outcome: CommandOutcome) -> str:
-    """Return an error text for a far side that has ended.
-
-    The far side was reached before.
-    """
+    """Return an error text for a far side that has ended."""
     if outcome.status < 0:
-        return f"its {outcome.by} was {exit_reason(outcome.status)}"
+        return f"its {outcome.way.command[0]} was {exit_reason(outcome.status)}"
     if not outcome.has_python:
-        return f"there is no {outcome.python} there: say with --python where its Python is"
+        return f"there is no {outcome.way.python} there: say with --python where its Python is"
     if re.search(r"No module named '?phalanx\b", outcome.stderr):
         return (
-            f"phalanx is not installed in {outcome.python} there: install it, "
+            f"phalanx is not installed in {outcome.way.python} there: install it, "
             "or name another Python with --python"
         )
     if 128 < outcome.status < SSH_FAILED:  # exit status that a shell gives for a signal
@@ -397,9 +367,9 @@ def why_ended(outcome: CommandOutcome) -> str:
     if "Traceback (most recent call last)" in outcome.stderr:
         return f"its supervisor failed ({line}): has it the same version of phalanx?"
     if outcome.status == SSH_FAILED:
-        return f"its {outcome.by} connection was lost{f': {line}' if line else ''}"
+        return f"its {outcome.way.command[0]} connection was lost{f': {line}' if line else ''}"
     silent = f"its supervisor {exit_reason(outcome.status)} and said nothing"
-    return line or f"{silent}: is {outcome.python} a Python?"
+    return line or f"{silent}: is {outcome.way.python} a Python?"
 
 
 def last_line(text: str) -> str:

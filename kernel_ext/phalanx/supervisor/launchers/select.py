@@ -39,13 +39,7 @@ _MPIRUN = ["mpirun", "-n", "1"]  # an MPI world of one process, which gets mpiru
 
 
 async def launch_host(asked: HostStart) -> HostProcess:
-    """Start a host's supervisor and wait until it runs.
-
-    Raises
-    ------
-    HostUnreachable
-        The supervisor could not be started.
-    """
+    """Start a host's supervisor; `HostUnreachable` says why it does not run."""
     plan, remote = asked.plan, asked.remote
     if asked.jobs is not None:
         from .slurm_job import launch_in_new_job
@@ -87,7 +81,6 @@ def step_launch(plan: HostPlan, remote: RemoteOptions, job: str = "") -> LaunchS
 def start_words(
     plan: HostPlan, remote: RemoteOptions, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """Return the words before a command to run on a node."""
     job = remote.job
     if remote.launcher == "mpi":
         return [*_MPIRUN, *job.args, "--host", plan.name]
@@ -98,7 +91,6 @@ def start_words(
 
 
 def job_words(job: JobOptions) -> list[str]:
-    """Return the user's wishes as options of srun and salloc."""
     said = {"partition": job.queue, "account": job.account, "time": job.time}
     return [f"--{name}={value}" for name, value in said.items() if value]
 
@@ -108,7 +100,7 @@ def _why_not_started(title: str, outcome: CommandOutcome) -> str:
     said = lines[0].removeprefix("srun: error: ") if lines else ""
     if "phalanx.supervisor" in outcome.stderr or "No module named" in outcome.stderr:
         said = last_line(outcome.stderr)
-    return f"{title} does not start it: {said or f'{outcome.by} exits with {outcome.status}'}"
+    return f"{title} does not start it: {said or f'{outcome.way.command[0]} exits with {outcome.status}'}"
 
 
 def ssh_launch(plan: HostPlan, remote: RemoteOptions, script: str) -> LaunchSpec:
@@ -135,7 +127,8 @@ def _why_not_in(outcome: CommandOutcome) -> str:
         line = last_line(outcome.stderr)
         said = f": {line}" if line else ""
         return f"it lets us in, but runs no commands ({exit_reason(outcome.status)}{said})"
-    text = explain_ssh(outcome.plan.name, outcome.plan.port, outcome.stderr)
+    plan = outcome.way.plan
+    text = explain_ssh(plan.name, plan.port, outcome.stderr)
     # Some clusters allow no ssh between a job's hosts.
     return f"{text}; within a job, --launcher mpi needs no ssh" if found_job(os.environ) else text
 

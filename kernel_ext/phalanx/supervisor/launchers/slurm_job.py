@@ -61,14 +61,10 @@ class SlurmJob:
         self.running = asyncio.ensure_future(self._run())  # the result: the names of the nodes
 
     def __str__(self) -> str:
-        """Return the job's name for error texts."""
         return f"Slurm's job {self.id}"
 
     def add(self, host: HostStart) -> int:
-        """Add a host, and return the place of its node.
-
-        The job has not been submitted.
-        """
+        """Add a host; return the place of its node."""
         self._hosts.append(host)
         self._n_left += 1
         return len(self._hosts) - 1
@@ -154,7 +150,6 @@ class SlurmJob:
         return f"job {self.id} waits in Slurm's queue{f' ({said})' if said else ''}"
 
     async def why_over(self) -> str:
-        """Return why the job has ended; "" if it has not."""
         if self._asking is None or self._asking.done():  # else another host has just asked
             self._asking = asyncio.ensure_future(self._ask())
         said = await asyncio.shield(self._asking)
@@ -239,10 +234,7 @@ class SlurmJobs:
         self._newest: SlurmJob | None = None
 
     def join(self, asked: HostStart) -> tuple[SlurmJob, int]:
-        """Add a host to a job.
-
-        Returns the job, and the place of the host's node in it.
-        """
+        """Add a host; return its job, and its node's place there."""
         if self._newest is None or self._newest.is_submitted:
             self._newest = SlurmJob(asked.remote)
         return self._newest, self._newest.add(asked)
@@ -270,7 +262,6 @@ class SlurmHost:
         return await self._job.why_over() or why
 
     async def look(self, up: HostUp) -> str:
-        """Return "": srun knows of the supervisor's end."""
         return ""
 
     def kill(self) -> None:
@@ -282,13 +273,7 @@ class SlurmHost:
 
 
 async def launch_in_new_job(asked: HostStart, jobs: SlurmJobs) -> SlurmHost:
-    """Submit a job for a host, and start its supervisor there.
-
-    Raises
-    ------
-    HostUnreachable
-        The job or the supervisor does not run; the text says why, and what to do next.
-    """
+    """Submit a job for a host and start its supervisor there."""
     job, place = jobs.join(asked)
     try:
         try:

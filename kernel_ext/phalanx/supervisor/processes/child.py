@@ -129,34 +129,16 @@ class ForkedProcess:
         return self._status
 
     def kill(self) -> None:
-        """Kill the child, which nobody has waited for yet."""
         os.kill(self.pid, signal.SIGKILL)
 
 
 class ChildProcess:
     """A child process with its own session, reaped by the event loop.
 
-    Parameters
-    ----------
-    command : sequence of str
-        Program and its arguments; with ``fork`` the arguments only.
-    env : mapping
-        The child's environment.
-    cwd : str
-        Folder in which the child starts.
-    pass_fds : sequence of int
-        Descriptors that the child inherits.
-    stdout, stderr : ChildOutput
-        Pipes of the child's output, maybe the same one. This class closes them with the child.
-    on_exit : callable
-        Called once with the exit status.
-    stdin : ChildInput, optional
-        Pipe of the child's input, closed with the child; None: no input.
-    tied : bool
-        Whether the child is to be killed when this process dies. Set it for programs that do not
-        call `die_with_parent` themselves.
-    fork : callable, optional
-        `ForkServer.fork`, which makes the child; None: start a program.
+    ``on_exit`` is called once with the exit status. The pipes are closed with the child; ``stdout``
+    and ``stderr`` may be the same one. With ``fork``, which is `ForkServer.fork`, ``command`` has
+    the arguments only. A ``tied`` child is killed when this process dies: say so for programs that
+    do not call `die_with_parent` themselves.
     """
 
     def __init__(
@@ -204,10 +186,7 @@ class ChildProcess:
                     preexec_fn=end_with_parent(os.getpid()) if tied else None,  # noqa: PLW1509
                 )
         except BaseException:
-            if stdin is not None:
-                stdin.close()
-            for pipe in self._pipes:
-                pipe.finish()
+            self._close_pipes()
             raise
         if stdin is not None:
             stdin.child_started()
@@ -219,16 +198,18 @@ class ChildProcess:
         except OSError:  # No descriptor is left: kill a child that cannot be watched.
             self._popen.kill()
             self._popen.wait()
-            if stdin is not None:
-                stdin.close()
-            for pipe in self._pipes:
-                pipe.finish()
+            self._close_pipes()
             raise
         self._loop.add_reader(self._pidfd, self._on_end)
 
+    def _close_pipes(self) -> None:
+        if self._stdin is not None:
+            self._stdin.close()
+        for pipe in self._pipes:
+            pipe.finish()
+
     @property
     def tail(self) -> str:
-        """Return the last output of the child."""
         return "".join(pipe.tail for pipe in self._pipes)
 
     def release_output(self) -> None:
@@ -284,15 +265,11 @@ class ChildProcess:
             os.kill(self.pid, number)  # Popen's own method might reap the child
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to the child and its process group.
-
-        A terminal does the same.
-        """
+        """Send a signal to the child and its process group."""
         if self.status is None:
             self._signal_group(number)
 
     def kill(self) -> None:
-        """Kill the child and its process group at once."""
         if self.status is None:
             self._signal_group(signal.SIGKILL)
 
@@ -317,10 +294,7 @@ class OutputPipe(ChildOutput):
             pass
 
     def _read(self) -> bool:
-        """Read a piece; return False if there is none.
-
-        There is none now, or never again after the end.
-        """
+        """Read a piece; return False if there is none."""
         try:
             data = os.read(self.read_fd, 1 << 16)
         except BlockingIOError:
@@ -340,11 +314,6 @@ class OutOfMemory:
     the group of their supervisor. The count is read at the death of a rank: each kill since the
     supervisor's start explains one death by SIGKILL, also a kill of another process of the group.
     Without such a group nothing is found.
-
-    Parameters
-    ----------
-    proc, groups : Path
-        Where the kernel's files are; others in tests.
     """
 
     def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:

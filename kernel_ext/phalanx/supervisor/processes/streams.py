@@ -68,11 +68,9 @@ class InputLog:
         return None
 
     def place(self, rank: int) -> int | None:
-        """Return how many bytes a rank was given; None if dropped."""
         return self._places.get(rank)
 
     def advance(self, rank: int, nbytes: int) -> None:
-        """Record that a rank was given ``nbytes`` more."""
         if rank not in self._places:
             return
         self._places[rank] = min(self._places[rank] + nbytes, self._n_bytes)
@@ -80,7 +78,6 @@ class InputLog:
         self._trim()
 
     def is_at_end(self, rank: int) -> bool:
-        """Whether a rank was given all input, including the end."""
         return self.is_ended and self._places.get(rank, self._n_bytes) == self._n_bytes
 
     def drop(self, rank: int) -> None:
@@ -167,14 +164,7 @@ class ForwardedPipe(ChildOutput):
 class InputPipe(ChildInput):
     """A child's standard input, fed from the log that all ranks share.
 
-    Parameters
-    ----------
-    log : InputLog
-        Input of all ranks.
-    rank : int
-        Rank of the child.
-    on_progress : callable
-        Called when the child was given input.
+    ``on_progress`` is called when the child of this rank was given input.
     """
 
     def __init__(self, log: InputLog, rank: int, on_progress: Callable[[], None]) -> None:
@@ -246,6 +236,5 @@ class OutputWindow:
         return self._in_hand[key] <= _MOST_COST
 
     def done(self, message: OutputDone) -> None:
-        """Subtract output that the root has written."""
         key = message.rank, message.stream
         self._in_hand[key] = max(0, self._in_hand.get(key, 0) - message.cost)

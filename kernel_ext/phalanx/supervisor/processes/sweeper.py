@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from .child import exit_reason
@@ -38,6 +38,7 @@ class Sweeper:
         self._socket_path = socket_path
         self._world = f"{os.getpid()}.{start_of(os.getpid()) or 0}"
         self._loop = asyncio.get_running_loop()
+        self._serials = itertools.count(1)
         self._children: dict[int, int] = {}  # pid -> serial
         self._popen: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
@@ -45,20 +46,18 @@ class Sweeper:
         self._gone = asyncio.Event()
         self._is_stopping = False
 
-    @property
-    def has_started(self) -> bool:
-        """Whether `start` was called."""
-        return self._n_starts > 0
+    def mark(self) -> tuple[int, dict[str, str]]:
+        """Return a new child's serial number, and the variables for its environment.
 
-    def mark(self, serial: int) -> dict[str, str]:
-        """Return the variables for a child's environment.
-
-        Never use a serial twice. All marks of a world have the same length (`serve_forks`).
+        All marks of a world have the same length (`serve_forks`).
         """
-        return {VARIABLE: f"{self._world}.{serial:09}"}
+        if not self._n_starts:
+            self.start()
+        serial = next(self._serials)
+        return serial, {VARIABLE: f"{self._world}.{serial:09}"}
 
-    def start(self, env: Mapping[str, str]) -> None:
-        """Start the process; ``env`` is the supervisor's own environment."""
+    def start(self) -> None:
+        """Start the process; without this the first `mark` does."""
         self._n_starts += 1
         script = str(Path(__file__).with_name("sweep_main.py"))
         self._popen = subprocess.Popen(
@@ -67,18 +66,17 @@ class Sweeper:
             stdout=subprocess.DEVNULL,
             # Leave the mark out: a supervisor that was started by a rank of another world is killed
             # with that world, and this process has to sweep afterwards.
-            env={name: value for name, value in env.items() if name != VARIABLE},
+            env={name: value for name, value in os.environ.items() if name != VARIABLE},
             start_new_session=True,
         )
         assert self._popen.stdin is not None
         os.set_blocking(self._popen.stdin.fileno(), False)
         self._pidfd = open_pidfd(self._popen.pid)
-        self._loop.add_reader(self._pidfd, self._reap, env)
+        self._loop.add_reader(self._pidfd, self._reap)
         for pid, serial in self._children.items():
             self._say(f"+{pid} {serial:09}")
 
     def started(self, pid: int, serial: int) -> None:
-        """Tell the process about a new child."""
         self._children[pid] = serial
         self._say(f"+{pid} {serial:09}")
 
@@ -102,7 +100,7 @@ class Sweeper:
             with contextlib.suppress(OSError):
                 os.write(self._popen.stdin.fileno(), line.encode() + b"\n")
 
-    def _reap(self, env: Mapping[str, str]) -> None:
+    def _reap(self) -> None:
         assert self._popen is not None
         status = self._popen.wait()
         self._finish()
@@ -111,7 +109,7 @@ class Sweeper:
         self._popen = None
         # the process was killed before the end of its work
         if status < 0 and self._n_starts < MAX_STARTS:
-            self.start(env)
+            self.start()
             if self._is_stopping:
                 self._finish()
             return

@@ -74,10 +74,7 @@ def open_pidfd(pid: int) -> int:
 
 
 def _watch(process: Any, ours: socket.socket) -> None:
-    """Close our end when the process has ended.
-
-    Also close it when the other end is closed.
-    """
+    """Close our end when the process has ended, or their end."""
     with ours:
         poller = select.poll()
         poller.register(ours, select.POLLIN)
@@ -110,15 +107,7 @@ def peer_of(sock: Any) -> tuple[int, int]:
 
 
 def signal_pidfd(pidfd: int, pid: int, number: int) -> None:
-    """Send a signal to the process of a descriptor.
-
-    A later process with the same pid does not get the signal.
-
-    Raises
-    ------
-    ProcessLookupError
-        The process has ended.
-    """
+    """Signal the process of a descriptor, or raise `ProcessLookupError`."""
     if hasattr(signal, "pidfd_send_signal"):
         signal.pidfd_send_signal(pidfd, number)
         return
@@ -187,13 +176,7 @@ def remove_folder(folder: str) -> None:
 
 
 def signal_thread(pid: int, thread: int, number: int) -> None:
-    """Send a signal to one thread, if possible, or to its process.
-
-    Raises
-    ------
-    OSError
-        The thread does not exist any more.
-    """
+    """Signal one thread, if possible, or its process; `OSError`: it is gone."""
     try:
         tgkill = _libc().tgkill  # in glibc; other C libraries lack it
     except AttributeError:
@@ -248,10 +231,7 @@ def rss_nbytes(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or debugger has stopped a process.
-
-    Returns False for a process that is gone.
-    """
+    """Whether a signal or debugger has stopped a process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

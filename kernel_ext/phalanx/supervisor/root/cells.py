@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -69,7 +68,6 @@ class WorldEntry:
         return self._failed
 
     def take(self, rank: int, entered: Entered) -> None:
-        """Record a rank's answer."""
         if entered.id == self._number:
             if entered.ename:
                 why = f"could not join: {entered.ename}: {entered.evalue}"
@@ -93,13 +91,7 @@ class WorldEntry:
 
 
 class CellScheduler:
-    """Decide when cells may begin.
-
-    Parameters
-    ----------
-    spawn_task : callable
-        Runs a coroutine as a task of the root, cancelled when the root ends.
-    """
+    """Decide when cells may begin."""
 
     def __init__(
         self,
@@ -109,7 +101,6 @@ class CellScheduler:
         restarts: Restarts,
         inspector: RankInspector,
         watch: StallWatcher,
-        spawn_task: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._world = world
         self._host = host
@@ -117,14 +108,12 @@ class CellScheduler:
         self._restarts = restarts
         self._inspector = inspector
         self._watch = watch
-        self._spawn_task = spawn_task
         self.entry = WorldEntry(world, host, membership)
-        self._ended = asyncio.Condition()
+        self._has_ended = asyncio.Event()  # a rank has become free
         self._announced: set[str] = set()  # cells that wait for permission to begin
         world.ranks.subscribe(lost=lambda _rank: self.ended())
 
     def announce(self, cell: str) -> None:
-        """Record that a cell waits for permission; `begin` must follow."""
         self._announced.add(cell)
 
     async def begin(
@@ -136,8 +125,9 @@ class CellScheduler:
             return (self.entry.missing | self._world.unfinished()).intersection(request.ranks)
 
         async def wait() -> None:
-            async with self._ended:
-                await self._ended.wait_for(lambda: not busy())
+            while busy():
+                self._has_ended.clear()
+                await self._has_ended.wait()
 
         if unknown := set(request.ranks) - set(range(self._world.size)):  # the cell would never end
             self._announced.discard(request.cell)
@@ -179,7 +169,6 @@ class CellScheduler:
         self._watch.look()
 
     def end(self, rank: int, message: CellEnded) -> None:
-        """Record that a rank's part of a cell is over."""
         self._world.end_cell(rank, message)
         self.ended()
         self._membership.look()
@@ -193,8 +182,4 @@ class CellScheduler:
     def ended(self) -> None:
         """Wake the waiting cells, which then check again which ranks are busy."""
         self._host.take(WatchRanks(is_on=bool(self._world.unfinished())))
-        self._spawn_task(self._notify_ended())
-
-    async def _notify_ended(self) -> None:
-        async with self._ended:
-            self._ended.notify_all()
+        self._has_ended.set()

@@ -64,7 +64,6 @@ class Client(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of messages."""
         try:
             bodies = self._reader.feed(data)
         except ValueError as error:
@@ -79,7 +78,6 @@ class Client(asyncio.Protocol):
         self._root.on_client_gone(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Take the end of the connection."""
         self._root.on_client_gone(self)
         self.ended.set_result(None)
 
@@ -90,7 +88,6 @@ class Client(asyncio.Protocol):
         return unread_nbytes > MOST_UNREAD_NBYTES + self._largest_nbytes
 
     def tell(self, message: msgspec.Struct) -> None:
-        """Send a message without waiting."""
         frame = pack_frame(message)
         self._largest_nbytes = max(self._largest_nbytes, len(frame))
         self._transport.write(frame)
@@ -133,7 +130,6 @@ class Clients:
 
     @property
     def owner(self) -> str:
-        """Describe the process that owns the workspace."""
         if self._owner is None or self._owner.pid:
             return f"process {self._owner.pid if self._owner else 0}"
         return "a process of another pid namespace (a container's?)"
@@ -205,15 +201,11 @@ class Clients:
         self._clock = self._ends_at = None
 
     def tell(self, message: FromRoot) -> None:
-        """Send a message to the owner, if there is one."""
         if self._owner is not None:
             self.answer(self._owner, message)
 
     def answer(self, client: Client, message: FromRoot) -> None:
-        """Send a message to one client.
-
-        A client that does not read is given up.
-        """
+        """Send a message; give up a client that does not read."""
         if client not in self._all:
             return
         client.tell(message)
@@ -224,7 +216,6 @@ class Clients:
             self.lose(client)
 
     def stopping(self) -> None:
-        """Refuse new clients from now on."""
         self.is_stopping = True
         self._stop_clock()
 

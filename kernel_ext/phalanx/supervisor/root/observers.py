@@ -1,6 +1,6 @@
 """Watch running ranks for stalls and deadlocks, and report where ranks are.
 
-`StallWatcher` and `DeadlockWatch` poll the ranks' activity pages. `RankInspector` turns activities
+`StallWatcher` and `watch_deadlocks` poll the ranks' activity pages. `RankInspector` turns activities
 and stack dumps into text. `Samplers` samples all ranks while a client watches.
 """
 
@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.distributed.summaries import ClockInfo, Lateness, StragglerReport
-from phalanx.protocol import (
-    SHOWS_ERROR,
-    RankSample,
-    RankStack,
-    Samples,
-    Waiting,
-    name_ranks,
-)
+from phalanx.protocol import SHOWS_ERROR, RankSample, RankStack, Samples, Waiting, name_ranks
 from phalanx.protocol.host import HostAnswer, HostSamples, SampleRanks, WatchRanks
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
-from ..health.impossible_waits import WORLD, ImpossibleWait, ImpossibleWaitSearch
+from ..health.impossible_waits import WORLD, Activities, ImpossibleWait, ImpossibleWaitSearch
 from ..health.slow_operations import LongWait, SlowOperationDetector, waits_now
 from ..health.stacks import parse_dump, place_of
 from ..hosts.host_set import HostSet
@@ -36,6 +29,7 @@ if TYPE_CHECKING:
     from ..hosts.local_host import LocalHost
     from ..hosts.remote_host import RemoteHost
     from .clients import Client
+
 
 LOOK_EVERY_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over
 
@@ -57,6 +51,13 @@ MAX_LOOKS = 32  # most missing ranks to inspect for one line of text
 INTERVAL_S = 1 / 3
 FAR_S = 0.1  # how long to wait for other hosts; a later answer goes into the next sample
 LEASE_S = 10.0  # a client must renew its request to watch at least this often
+
+
+def activities_of(ranks: Collection[int], world: WorldState, host: HostSet) -> Activities:
+    """Return what these ranks do now."""
+    return Activities(
+        {rank: host.activity(rank) for rank in sorted(ranks)}, world.epoch, world.splits
+    )
 
 
 class StallWatcher:
@@ -95,12 +96,10 @@ class StallWatcher:
         self._host.take(WatchRanks(is_on=True))  # the activity of ranks on other hosts matters now
         with self._errors.look():
             found = self._search.look(
-                {rank: self._host.activity(rank) for rank in running | gone},
+                activities_of(running | gone, self._world, self._host),
                 now_s=self._loop.time(),
-                epoch=self._world.epoch,
                 running=running,
                 gone=gone,
-                splits=self._world.splits,
                 ended=self._world.dead.keys(),
             )
             if found is not None:
@@ -113,73 +112,51 @@ class StallWatcher:
             self._timer = None
 
 
-class DeadlockWatch:
-    """Call ``on_deadlock`` once ranks wait for each other.
+async def watch_deadlocks(
+    world: WorldState,
+    host: HostSet,
+    heartbeat_timeout_s: float,
+    running: Callable[[], Collection[int]],
+    on_deadlock: Callable[[Deadlock], None],
+) -> None:
+    """Call ``on_deadlock`` once ranks wait for each other, until cancelled.
 
-    Parameters
-    ----------
-    heartbeat_timeout_s : float
-        How long a network between hosts may fail while a large message may be in transit.
+    ``running`` returns the ranks that run user code. For ``heartbeat_timeout_s`` a network between
+    hosts may fail while a large message is in transit.
     """
+    is_one_host = len(host.layout.names) == 1
+    send_s = SEND_S if is_one_host else max(SEND_S, heartbeat_timeout_s - SEND_S)
+    errors = LogOnceOnError("a look for ranks that wait for each other")
+    while True:
+        await asyncio.sleep(DEADLOCK_LOOK_S)
+        with errors.look():
+            if sum(host.activity(rank).wait is not None for rank in running()) > 1:
+                found = await _find_certain_deadlock(world, host, send_s, running)
+                if found is not None:
+                    on_deadlock(found)
 
-    def __init__(
-        self,
-        world: WorldState,
-        host: HostSet,
-        heartbeat_timeout_s: float,
-        on_deadlock: Callable[[Deadlock], None],
-    ) -> None:
-        self._world = world
-        self._host = host
-        self._heartbeat_timeout_s = heartbeat_timeout_s
-        self._on_deadlock = on_deadlock
 
-    async def run(self, running: Callable[[], Collection[int]]) -> None:
-        """Check until cancelled; ``running`` returns the ranks that run user code."""
-        errors = LogOnceOnError("a look for ranks that wait for each other")
-        while True:
-            await asyncio.sleep(DEADLOCK_LOOK_S)
-            with errors.look():
-                await self._look(running)
-
-    async def _look(self, running: Callable[[], Collection[int]]) -> None:
-        """Check once, and repeat while the ranks look deadlocked."""
-        if sum(self._host.activity(rank).wait is not None for rank in running()) < 2:
-            return
-        is_one_host = len(self._host.layout.names) == 1
-        search = DeadlockSearch(
-            SEND_S if is_one_host else max(SEND_S, self._heartbeat_timeout_s - SEND_S)
-        )
-        now_s = asyncio.get_running_loop().time
-        while chosen := set(running()) - self._world.asking:
-            alive = set(self._host.ranks) - self._world.dead.keys()
-            found = search.look(
-                {rank: self._host.activity(rank) for rank in sorted(alive)},
-                now_s=now_s(),
-                epoch=self._world.epoch,
-                running=chosen,
-                splits=self._world.splits,
-            )
-            if found is not None:
-                self._on_deadlock(found)
-            if found is not None or not search.is_suspicious:
-                return
-            await asyncio.sleep(LOOK_AGAIN_S)
-            if not await self._host.refresh():
-                return  # the data of another host may be out of date
+async def _find_certain_deadlock(
+    world: WorldState, host: HostSet, send_s: float, running: Callable[[], Collection[int]]
+) -> Deadlock | None:
+    """Look again and again while the ranks look deadlocked."""
+    search, now_s = DeadlockSearch(send_s), asyncio.get_running_loop().time
+    while chosen := set(running()) - world.asking:
+        seen = activities_of(world.alive, world, host)
+        found = search.look(seen, now_s=now_s(), running=chosen)
+        if found is not None or not search.is_suspicious:
+            return found
+        await asyncio.sleep(LOOK_AGAIN_S)
+        if not await host.refresh():
+            break  # the data of another host may be out of date
+    return None
 
 
 class RankInspector:
     """Inspect the ranks from outside, without waiting for their Python.
 
-    Parameters
-    ----------
-    slow_operation_s : float
-        How long an operation may last before it is reported.
-    cwd : str
-        Working directory in which the ranks were started; file names are shown relative to it.
-    tell : callable
-        Receives each line of text for the clients.
+    An operation that lasts ``slow_operation_s`` is reported by ``tell``. File names are shown
+    relative to ``cwd``.
     """
 
     def __init__(
@@ -256,18 +233,13 @@ class RankInspector:
         if not ranks:
             return
         await self._host.refresh()  # the data of other hosts may be out of date
-        activities = {rank: self._host.activity(rank) for rank in ranks}
-        epoch, splits = self._world.epoch, self._world.splits
-        waits = self._slow_operations.look(
-            activities, epoch=epoch, splits=splits, now_s=asyncio.get_running_loop().time()
-        )
+        activities = activities_of(ranks, self._world, self._host)
+        waits = self._slow_operations.look(activities, now_s=asyncio.get_running_loop().time())
         for wait in waits:
             self._tell(await self._line(wait))
         if not waits:
             return
-        found = find_deadlock(
-            activities, epoch=epoch, running=ranks, splits=splits, with_threads=True
-        )
+        found = find_deadlock(activities, running=ranks, with_threads=True)
         if found is not None and found.acting and found.waits != self._reported:
             self._reported = found.waits
             others = f"{name_ranks(found.acting)} may go on in another thread"
@@ -292,13 +264,6 @@ class Samplers:
     """Send samples of all ranks to the clients that watch.
 
     `run` is the sampling task; it runs while at least one client watches.
-
-    Parameters
-    ----------
-    hosts : HostSet
-        The hosts to ask for samples.
-    send : callable
-        Sends samples to a client.
     """
 
     def __init__(
@@ -424,13 +389,8 @@ class Samplers:
         )
 
     def _waits(self, now_ns: int) -> tuple[Waiting, ...]:
-        activities = {
-            rank: self._hosts.activity(rank)
-            for rank in range(self._world.size)
-            if rank not in self._world.dead
-        }
         waits = []
-        for wait in waits_now(activities, epoch=self._world.epoch, splits=self._world.splits):
+        for wait in waits_now(activities_of(self._world.alive, self._world, self._hosts)):
             runs = [
                 span
                 for rank in wait.waiting

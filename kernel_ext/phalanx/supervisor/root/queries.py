@@ -50,40 +50,6 @@ def links_of(hosts: tuple[int, ...], transport: str) -> tuple[LinkInfo, ...]:
     )
 
 
-def topology_of(
-    options: BootOptions,
-    world: WorldState,
-    host: HostSet,
-    engines: Sequence[str],
-) -> WorldTopology:
-    """Describe the current topology."""
-    hosts = host.layout.hosts
-    cells = [world.cells.title_on(rank) for rank in range(options.world.size)]
-    ranks = tuple(
-        RankInfo(
-            rank=rank,
-            host=hosts[rank],
-            pid=host.report(rank).pid,
-            state=world.state(rank) if world.ranks.is_ready(rank) else "starting",
-            engine=engines[rank],
-            # The cause of death, or the current operation.
-            detail=world.dead.get(rank)
-            or ("in recover" if rank in world.asking else host.report(rank).doing),
-            rss_nbytes=0 if rank in world.dead else host.report(rank).rss_nbytes,
-            cell=cells[rank][0],
-            cell_s=cells[rank][1],
-        )
-        for rank in range(options.world.size)
-    )
-    return WorldTopology(
-        name=options.world.name,
-        epoch=world.epoch,
-        hosts=host.infos,
-        ranks=ranks,
-        links=links_of(hosts, options.world.transport),
-    )
-
-
 class QueryService:
     """Answer clients' questions from the state of the root."""
 
@@ -102,9 +68,7 @@ class QueryService:
         self._host = host
         self._inspector = inspector
         self._engines = engines
-        self._marks = dict.fromkeys(
-            range(options.world.size), 0
-        )  # bytes shown when the last owner left
+        self._marks = dict.fromkeys(host.ranks, 0)  # bytes shown when the last owner left
 
     def mark(self) -> None:
         """Record the output and cell ends that the leaving owner has seen.
@@ -115,10 +79,7 @@ class QueryService:
         self._world.cells.is_end_seen = not self._world.unfinished()
 
     async def answer(self, question: Question) -> FromRoot:
-        """Answer one question; return `Failed` on any error.
-
-        An error in an answer must not end the workspace.
-        """
+        """Answer one question; an error must not end the workspace."""
         try:
             return await self._answer(question)
         except Exception as error:
@@ -127,10 +88,8 @@ class QueryService:
 
     async def _answer(self, question: Question) -> FromRoot:
         if isinstance(question, GetTopology):
-            world, host = self._world, self._host
-            await host.refresh()
-            topology = topology_of(self._options, world, host, self._engines)
-            return TopologyIs(question.id, topology)
+            await self._host.refresh()
+            return TopologyIs(question.id, self._topology())
         if isinstance(question, GetStacks):
             stacks = await self._inspector.stacks(question.ranks, is_twice=question.is_twice)
             return StacksAre(question.id, stacks)
@@ -150,6 +109,33 @@ class QueryService:
             self._backlog.returns,
             self._backlog.every_start,
             dict(self._world.cells.begun),
+        )
+
+    def _topology(self) -> WorldTopology:
+        world, host, hosts = self._world, self._host, self._host.layout.hosts
+        cells = [world.cells.title_on(rank) for rank in host.ranks]
+        ranks = tuple(
+            RankInfo(
+                rank=rank,
+                host=hosts[rank],
+                pid=host.report(rank).pid,
+                state=world.state(rank) if world.ranks.is_ready(rank) else "starting",
+                engine=self._engines[rank],
+                # The cause of death, or the current operation.
+                detail=world.dead.get(rank)
+                or ("in recover" if rank in world.asking else host.report(rank).doing),
+                rss_nbytes=0 if rank in world.dead else host.report(rank).rss_nbytes,
+                cell=cells[rank][0],
+                cell_s=cells[rank][1],
+            )
+            for rank in host.ranks
+        )
+        return WorldTopology(
+            name=self._options.world.name,
+            epoch=world.epoch,
+            hosts=host.infos,
+            ranks=ranks,
+            links=links_of(hosts, self._options.world.transport),
         )
 
     async def _trace(self, question: GetTrace) -> TraceIs:

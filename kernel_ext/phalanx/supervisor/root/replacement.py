@@ -1,4 +1,4 @@
-"""Replace ranks: start a new process for a dead or ended rank.
+"""End ranks in order, and start new processes for them.
 
 The rank keeps its number, host and slot; only its engine is new. The new process joins the group
 when the next epoch begins. The workspace brings the new rank to the state of the others.
@@ -7,10 +7,12 @@ when the next epoch begins. The workspace brings the new rank to the state of th
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from phalanx.protocol import (
     AddStartupCell,
@@ -23,17 +25,73 @@ from phalanx.protocol import (
     Restart,
     Restarted,
     name_ranks,
+    say_killed,
+    say_killed_at_once,
 )
-from phalanx.protocol.host import GiveBack, Spawn
+from phalanx.protocol.host import EndRank, GiveBack, SignalRank, Spawn
 
 from ..hosts.host_set import HostSet
 from ..world.membership import MembershipCoordinator
 from ..world.ranks import RESTARTED
 from ..world.state import WorldState
-from .ending import RankEnding
+from .observers import BETWEEN_CELLS, RankInspector
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
 START_S = 60.0  # the same limit as for the first ranks of a workspace
+
+LOOK_S = 1.0  # of the grace: two looks at ranks in C code take 0.2 s and up to 0.6 s each
+
+
+class RankEnding:
+    """End ranks at a stop or a restart, within ``grace_s``."""
+
+    def __init__(self, host: HostSet, inspector: RankInspector, grace_s: float) -> None:
+        self._host = host
+        self._inspector = inspector
+        self._grace_s = grace_s
+        self._hurried: set[int] = set()
+
+    def hurry(self, ranks: Collection[int]) -> None:
+        """Kill ranks that are being ended: a second request came."""
+        for rank in self._alive(ranks):
+            self._hurried.add(rank)
+            self._host.take(SignalRank(rank, signal.SIGKILL))
+
+    async def end(self, ranks: Collection[int]) -> dict[int, RankStack]:
+        """Let ranks end; return those that were killed, with their places."""
+        self._hurried.difference_update(ranks)
+        ranks = self._alive(ranks)
+        for rank in ranks:
+            self._host.take(EndRank(rank))
+        look_s = min(LOOK_S, self._grace_s / 2)
+        found: dict[int, RankStack] = {}
+        if late := await self._host.wait_ended(ranks, self._grace_s - look_s):
+            seeing = asyncio.ensure_future(self._inspector.stacks(late, is_twice=True))
+            try:
+                late = await self._host.wait_ended(late, look_s)
+                found = seeing.result() if seeing.done() else {}
+            finally:
+                seeing.cancel()
+        for rank in late:
+            self._host.take(SignalRank(rank, signal.SIGKILL))
+        return {rank: _at_end(found.get(rank)) for rank in ranks if rank in {*late, *self._hurried}}
+
+    def say(self, killed: dict[int, RankStack]) -> str:
+        """Name in one line the ranks that `end` has killed."""
+        at_once = self._hurried.intersection(killed)
+        if at_once:
+            return say_killed_at_once(killed)
+        return say_killed(killed, self._grace_s) if killed else ""
+
+    def _alive(self, ranks: Collection[int]) -> list[int]:
+        return [rank for rank in sorted(ranks) if self._host.statuses[rank] is None]
+
+
+def _at_end(stack: RankStack | None) -> RankStack:
+    """Return where a rank is that was asked to end."""
+    if stack is None:  # the second stop came before the look
+        return RankStack(note="at an unknown place")
+    return RankStack(note="in atexit") if stack.summary == BETWEEN_CELLS else stack
 
 
 class ReplacementBacklog:
@@ -53,7 +111,6 @@ class ReplacementBacklog:
         self._kept: dict[str, tuple[int, ...] | None] = {}
 
     def add(self, replaced: Replaced) -> None:
-        """Keep a replacement until a client has prepared the rank."""
         self._returns.append(replaced)
 
     def settle(self, settled: ReplacementsReady) -> None:
@@ -68,7 +125,6 @@ class ReplacementBacklog:
         ]
 
     def keep(self, cell: AddStartupCell) -> None:
-        """Keep a startup cell."""
         self._kept.pop(cell.code, None)
         self._kept[cell.code] = cell.ranks
 
@@ -147,17 +203,27 @@ class Deaths:
             self._times.pop(rank, None)
 
 
+@dataclass
+class _Replacement:
+    """One replacement under way.
+
+    ``request`` is the first client's request for it; None: nobody has asked. ``over`` gets the
+    result of `Restarts.replace`. ``ready`` is there while the new process starts: it gets "" once
+    that takes cells, else why it does not. ``killed`` is where the old process was, if it was
+    killed after the grace time.
+    """
+
+    request: Restart | None
+    over: asyncio.Future[str]
+    is_ending: bool = False
+    killed: RankStack | None = None
+    ready: asyncio.Future[str] | None = None
+
+
 class Restarts:
     """Restart ranks, several at a time, and report each result.
 
-    Parameters
-    ----------
-    engines : list of str
-        Engine uuids by rank; the uuid of a new engine is stored here.
-    backlog : ReplacementBacklog
-        Gets each replacement.
-    tell : callable
-        Sends a message to the clients.
+    ``engines`` are the engines' uuids by rank; those of new engines are stored there.
     """
 
     def __init__(
@@ -178,73 +244,70 @@ class Restarts:
         self._tell = tell
         self._rank_ending = rank_ending
         self._backlog = backlog
-        self._cut_off: dict[int, RankStack] = {}  # ranks that were killed after the grace time
         self.deaths = Deaths()
-        self._ending: set[int] = set()
-        # By rank: the result of a start; "" once the rank takes cells, else why it did not start.
-        self._starting: dict[int, asyncio.Future[str]] = {}
-        self._under_way: dict[int, asyncio.Future[str]] = {}  # by rank: the result of `replace`
-        self._requests: dict[int, Restart] = {}  # by rank: the first request for the one under way
+        self._under_way: dict[int, _Replacement] = {}  # by rank
 
     async def restart(self, request: Restart) -> Restarted | Failed:
         """Replace ranks; return when each of them takes cells or has failed."""
-        dead = self._world.dead
-        ranks = tuple(sorted(set(request.ranks) or {*dead, *self._under_way}))
-        refusal = refusal_of(ranks, self._world.size, dead, self._under_way, force=request.force)
+        dead, under_way = self._world.dead, self._under_way
+        ranks = tuple(sorted(set(request.ranks) or {*dead, *under_way}))
+        refusal = refusal_of(ranks, self._world.size, dead, under_way, force=request.force)
         if refusal:
             return Failed(request.id, refusal)
         self.deaths.forget(ranks)
-        joined = tuple(rank for rank in ranks if rank in self._under_way)
+        joined = tuple(rank for rank in ranks if rank in under_way)
         if request.force:  # again: the first request gives the ranks time to end
-            self._rank_ending.hurry(self._ending.intersection(joined))
+            self._rank_ending.hurry([rank for rank in joined if under_way[rank].is_ending])
         for rank in ranks:  # before the first await: another request may come meanwhile
-            self.claim(rank)
-            self._requests.setdefault(rank, request)
-        # Shielded: several requests may wait for this restart, and one of them must not
-        # cancel it.
-        waits: list[Awaitable[str]] = [asyncio.shield(self._under_way[rank]) for rank in joined]
-        waits += [self.replace(rank) for rank in ranks if rank not in joined]
-        order = (*joined, *(rank for rank in ranks if rank not in joined))
-        problems = dict(zip(order, await asyncio.gather(*waits), strict=True))
-        failed = {rank: problems[rank] for rank in ranks if problems[rank]}
+            self.claim(rank, request)
+        its = {rank: under_way[rank] for rank in ranks}
+        # Shielded: several requests may wait for this restart, and one of them must not cancel it.
+        waits: list[Awaitable[str]] = [
+            asyncio.shield(its[rank].over) if rank in joined else self.replace(rank)
+            for rank in ranks
+        ]
+        problems = dict(zip(ranks, await asyncio.gather(*waits), strict=True))
+        failed = {rank: problem for rank, problem in problems.items() if problem}
         new = tuple(rank for rank in ranks if rank not in failed)
-        killed = {rank: self._cut_off.pop(rank) for rank in ranks if rank in self._cut_off}
+        killed: dict[int, RankStack] = {}
+        for rank, one in its.items():  # reported to the first that has waited
+            if one.killed is not None:
+                killed[rank], one.killed = one.killed, None
         return Restarted(request.id, new, failed, joined, self._rank_ending.say(killed))
 
-    def claim(self, rank: int) -> bool:
+    def claim(self, rank: int, request: Restart | None = None) -> bool:
         """Reserve a rank for `replace`; False if a replacement is under way."""
-        if rank in self._under_way:
+        if (its := self._under_way.get(rank)) is not None:
+            its.request = its.request or request
             return False
-        self._under_way[rank] = asyncio.get_running_loop().create_future()
+        over = asyncio.get_running_loop().create_future()
+        self._under_way[rank] = _Replacement(request, over)
         return True
 
     async def replace(self, rank: int) -> str:
-        """Start a new process for a rank; return "" on success.
-
-        Otherwise return why the rank does not take cells.
-        """
-        problem = "the restart was broken off"
+        """Replace a rank; return why it takes no cells, or ""."""
+        its, problem = self._under_way[rank], "the restart was broken off"
         try:
-            problem = await self._replace(rank)
+            problem = await self._replace(rank, its)
         finally:
-            self._requests.pop(rank, None)
-            self._under_way.pop(rank).set_result(problem)
+            del self._under_way[rank]
+            its.over.set_result(problem)
         return problem
 
-    async def _replace(self, rank: int) -> str:
+    async def _replace(self, rank: int, its: _Replacement) -> str:
         ranks = self._world.ranks
-        if self._host.statuses[rank] is None and not await self._end(rank):
+        if self._host.statuses[rank] is None and not await self._end(rank, its):
             ranks.mark_not_replaced(rank, "does not end")
             pid = self._host.report(rank).pid
             return f"its process {pid} could not be ended within {KILL_S:g} s"
         ranks.mark_replacing(rank)
-        problem = await self._start(rank)
+        problem = await self._start(rank, its)
         if not problem and self._host.statuses[rank] is not None:
             problem = "ended right after its start"
         if problem:
             ranks.mark_not_replaced(rank, problem)
             return problem
-        loss, asked = ranks.loss(rank), self._requests.get(rank)
+        loss, asked = ranks.loss(rank), its.request
         self._world.revive(rank)
         replaced = Replaced(
             rank,
@@ -260,56 +323,53 @@ class Restarts:
         self._tell(replaced)
         return ""
 
-    async def _end(self, rank: int) -> bool:
+    async def _end(self, rank: int, its: _Replacement) -> bool:
         """Free the ranks that wait for a rank, and end it."""
         self._membership.lose(rank, RESTARTED)
         self._tell(RankLost(rank, self._host.layout.name_of(rank), RESTARTED, "", will_return=True))
-        self._ending.add(rank)
+        its.is_ending = True
         try:
-            self._cut_off.update(await self._rank_ending.end((rank,)))
+            its.killed = (await self._rank_ending.end((rank,))).get(rank)
             is_over = await self._host.kill(rank, KILL_S)
         finally:
-            self._ending.discard(rank)
+            its.is_ending = False
         if is_over:
             self._host.take(GiveBack(rank))
         return is_over
 
-    async def _start(self, rank: int) -> str:
+    async def _start(self, rank: int, its: _Replacement) -> str:
         self._engines[rank] = str(uuid.uuid4())
-        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._starting[rank] = ready
+        its.ready = asyncio.get_running_loop().create_future()
         try:
             self._host.take(Spawn(rank))
-            return await asyncio.wait_for(ready, START_S)
+            return await asyncio.wait_for(its.ready, START_S)
         except asyncio.TimeoutError:
             await self._host.kill(rank, KILL_S)
             return f"did not take cells within {START_S:g} s of its start"
         finally:
-            del self._starting[rank]
+            its.ready = None
 
     async def settled(self, ranks: Collection[int], timeout_s: float) -> None:
         """Wait until none of these ranks is being replaced (or the timeout)."""
-        waits = [self._under_way[rank] for rank in ranks if rank in self._under_way]
+        waits = [self._under_way[rank].over for rank in ranks if rank in self._under_way]
         if waits:  # not cancelled after the timeout: the cell runs without these ranks, and says so
             await asyncio.wait(waits, timeout=timeout_s)
 
     def on_ready(self, rank: int) -> bool:
         """Record that a rank takes cells; False if no restart awaits it."""
-        ready = self._starting.get(rank)
-        if ready is None:
-            return False
-        if not ready.done():
-            ready.set_result("")
-        return True
+        return self._on_started(rank, "")
 
     def on_lost(self, rank: int, reason: str, tail: str) -> bool:
         """Record a process's end; False if no restart caused it."""
-        if rank in self._ending:
-            return True
-        ready = self._starting.get(rank)
-        if ready is None:
+        its = self._under_way.get(rank)
+        is_start = "could not be started" in reason
+        why = reason if is_start else f"{reason} while starting\n{tail}".rstrip()
+        return (its is not None and its.is_ending) or self._on_started(rank, why)
+
+    def _on_started(self, rank: int, problem: str) -> bool:
+        its = self._under_way.get(rank)
+        if its is None or its.ready is None:
             return False
-        if not ready.done():
-            is_start = "could not be started" in reason
-            ready.set_result(reason if is_start else f"{reason} while starting\n{tail}".rstrip())
+        if not its.ready.done():
+            its.ready.set_result(problem)
         return True

@@ -23,7 +23,7 @@ from ..tasks import TaskSet
 from ..world.membership import MembershipCoordinator
 from ..world.state import WorldState
 from .clients import Client
-from .observers import DeadlockWatch, RankInspector, StallWatcher
+from .observers import RankInspector, StallWatcher, watch_deadlocks
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +33,7 @@ _Message = TypeVar("_Message")
 class Root(ABC, Generic[_Message]):
     """Run the ranks of one world until it ends.
 
-    `HostSet` calls the ``on_`` methods and `tell`.
-
-    Parameters
-    ----------
-    options : BootOptions
-        Options from the client.
-    messages : type
-        Type of the clients' messages.
-    world : WorldState
-        The world before its first epoch.
+    `HostSet` calls the ``on_`` methods and `tell`. ``messages`` is the type of the clients' messages.
     """
 
     def __init__(self, options: BootOptions, messages: Any, world: WorldState) -> None:
@@ -56,12 +47,6 @@ class Root(ABC, Generic[_Message]):
         self._membership = MembershipCoordinator(options, world, self._host)
         self._stalls = StallWatcher(
             world, self._host, self._running, self._gone, self._on_impossible_wait
-        )
-        self._deadlocks = DeadlockWatch(
-            world,
-            self._host,
-            options.world.heartbeat_timeout_s,
-            lambda found: self._membership.abort(AbortKind.MISMATCH, str(found)),
         )
         self._inspector = RankInspector(
             self._host,
@@ -78,7 +63,7 @@ class Root(ABC, Generic[_Message]):
             if not self._over.is_set():
                 self._tasks.spawn(self._host.watch_health(self._awaited))
                 self._tasks.spawn(self._inspector.watch(self._awaited))
-                self._tasks.spawn(self._deadlocks.run(self._running))
+                self._tasks.spawn(self._watch_deadlocks())
                 await self._over.wait()
         finally:
             self._tasks.cancel()
@@ -110,6 +95,15 @@ class Root(ABC, Generic[_Message]):
         awaited = self._awaited()
         if rank in awaited and len(awaited) > 1:
             self._membership.free_waiters(rank, reason)
+
+    async def _watch_deadlocks(self) -> None:
+        await watch_deadlocks(
+            self._world,
+            self._host,
+            self._boot.world.heartbeat_timeout_s,
+            self._running,
+            lambda found: self._membership.abort(AbortKind.MISMATCH, str(found)),
+        )
 
     def _on_impossible_wait(self, found: ImpossibleWait) -> None:
         """Free the ranks that wait for a rank that joins no operation."""

@@ -7,7 +7,8 @@ the ranks on their hosts. The root alone decides which ranks are alive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from phalanx.protocol import (
@@ -34,6 +35,7 @@ from phalanx.protocol import (
     RankNews,
     RankSays,
     Register,
+    Registered,
     ReplacementsReady,
     Restart,
     Stop,
@@ -42,20 +44,58 @@ from phalanx.protocol import (
     TypeLine,
     WatchSamples,
 )
-from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
+from phalanx.protocol.host import FromCommand, Spawn
 
+from ..engine.controller import Connection, ControllerProcess, file_for_rank
+from ..hosts.host_set import HostSet
 from ..runtime_dir import Claim
+from ..world.ranks import RankDirectory
 from ..world.state import WorldState
 from .cells import CellScheduler
 from .clients import Client, Clients
-from .ending import RankEnding
-from .engines import Engines
 from .observers import Samplers
 from .queries import QueryService, Question
-from .replacement import ReplacementBacklog, Restarts
+from .replacement import RankEnding, ReplacementBacklog, Restarts
 from .root import Root
 
 STOPPING = "the workspace is being stopped"
+
+
+class Engines:
+    """Run the controller and send each rank its uuid and connection file.
+
+    ``names`` (engine uuid by rank) is also changed by `Restarts`, when a rank is replaced.
+    """
+
+    def __init__(
+        self, ranks: RankDirectory, hosts: HostSet, *, on_lost: Callable[[str, str], None]
+    ) -> None:
+        self.names = [str(uuid.uuid4()) for _ in range(ranks.size)]
+        self._session = str(uuid.uuid4())
+        self._hosts = hosts
+        self._ranks = ranks
+        self._waiting: dict[int, int] = {}  # rank -> request id, until the controller is up
+        self._connection: Connection = {}
+        self.controller = ControllerProcess(self._on_up, on_lost)
+
+    def register(self, rank: int, request_id: int) -> None:
+        """Answer a rank's registration, now or when the controller is up."""
+        if not self._connection:
+            self._waiting[rank] = request_id
+            return
+        file = file_for_rank(self._connection, self._hosts.root_address(rank))
+        is_new = self._ranks.is_replacement(rank)
+        answer = Registered(request_id, rank, self._ranks.size, self.names[rank], file, is_new)
+        self._hosts.send(rank, answer)
+
+    def booted(self, client: int) -> Booted:
+        return Booted(self._connection["client"], tuple(self.names), self._session, client)
+
+    def _on_up(self, connection: Connection) -> None:
+        self._connection = connection
+        for rank, request_id in self._waiting.items():
+            self.register(rank, request_id)
+        self._waiting.clear()
 
 
 class WorkspaceRoot(Root[ToRoot]):
@@ -98,7 +138,6 @@ class WorkspaceRoot(Root[ToRoot]):
             self._restarts,
             self._inspector,
             self._stalls,
-            self._tasks.spawn,
         )
         self._samplers = Samplers(world, self._host, self._clients.answer)
 
@@ -114,10 +153,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._host.here[0].with_fork(start) if self._host.here else start(None)
 
     def stop(self) -> None:
-        """End the ranks in order, then the world.
-
-        A second call kills the ranks.
-        """
+        """End the ranks in order; a second call kills them."""
         if not self._is_booted:
             self.end()
         elif self._clients.is_stopping:
@@ -165,7 +201,6 @@ class WorkspaceRoot(Root[ToRoot]):
     # -- clients ------------------------------------------------------------------------------
 
     def on_client(self, client: Client) -> None:
-        """Tell a new client which workspace this is."""
         self._clients.meet(client)
 
     def on_client_gone(self, client: Client) -> None:
@@ -173,7 +208,6 @@ class WorkspaceRoot(Root[ToRoot]):
         self._clients.lose(client)
 
     def tell(self, message: FromRoot) -> None:
-        """Send a message to the owner, if there is one."""
         self._clients.tell(message)
 
     def _serve(self, client: Client, message: ToRoot) -> None:
@@ -241,11 +275,9 @@ class WorkspaceRoot(Root[ToRoot]):
     # -- the ranks ---------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: ToSupervisor) -> None:
-        """Answer or record a rank's message."""
         if isinstance(message, Register):
             self._engines.register(rank, message.id)
         elif isinstance(message, EngineReady):
-            self._host.take(ReleaseOutput(rank))
             self._world.ranks.mark_ready(rank)
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self.tell(self._booted())
@@ -266,8 +298,6 @@ class WorkspaceRoot(Root[ToRoot]):
                 self._stalls.look()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
-        """Handle the end of a rank's process."""
-        self._rank_ending.on_lost()
         if self._clients.is_stopping:
             self._membership.free_waiters(rank, f"has ended: {STOPPING}")
         elif self._restarts.on_lost(rank, reason, tail):
@@ -300,7 +330,6 @@ class WorkspaceRoot(Root[ToRoot]):
         """Ignore a message about a command: ranks of a workspace run cells."""
 
     def on_not_up(self, reasons: Sequence[str]) -> None:
-        """Give up: hosts could not be started."""
         self.tell(BootFailed("\n".join(reasons)))
         self.end()
 

@@ -67,10 +67,7 @@ class CellHistory:
         self._needs: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
-        """Record a cell that these ranks are about to get.
-
-        Dead ranks do not run it.
-        """
+        """Record a cell that the live ones of these ranks get."""
         self.is_end_seen = True
         self._last = ""
         self._forget_old()
@@ -79,16 +76,12 @@ class CellHistory:
         self._look(cell)
 
     def forget(self, cell: str) -> bool:
-        """Drop a cell that was announced and never sent.
-
-        Returns whether it counted as running.
-        """
+        """Drop a cell that was never sent; whether it was running."""
         if self._over.pop(cell, None) is not None and cell == self._last:
             self._last = ""
         return self._running.pop(cell, None) is not None
 
     def end(self, rank: int, end: CellEnded) -> None:
-        """Record how a rank's part of a cell ended."""
         its = self._running.get(end.cell) or self._over.get(end.cell)
         if its is not None:
             its.ends[rank] = end
@@ -126,11 +119,9 @@ class CellHistory:
 
     @property
     def busy(self) -> set[int]:
-        """Return the ranks that run a cell."""
         return set().union(*(its.running for its in self._running.values()))
 
     def running_on(self, cell: str) -> set[int]:
-        """Return the ranks that run this cell."""
         its = self._running.get(cell)
         return set() if its is None else its.running
 
@@ -162,12 +153,10 @@ class CellHistory:
     # -- for a client that attaches -----------------------------------------------------------
 
     def type_line(self, order: TypeLine) -> None:
-        """Record a line that was typed for a cell."""
         if order.cell in self._running:
             self._typed = {order.cell: [*self._typed.get(order.cell, ()), order.entry]}
 
     def ask_line(self, rank: int, news: LineNeed | LineNotNeeded) -> None:
-        """Record whether a rank waits for a line."""
         if isinstance(news, LineNeed):
             self._needs[rank, news.is_command] = news
         else:

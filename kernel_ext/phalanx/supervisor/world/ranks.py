@@ -63,7 +63,6 @@ class RankDirectory:
         return self._dead
 
     def loss(self, rank: int) -> LossRecord:
-        """Return the death of a rank that is in `dead`."""
         return self._losses[rank]
 
     def is_ready(self, rank: int) -> bool:
@@ -80,7 +79,6 @@ class RankDirectory:
         return rank in self._replaced
 
     def mark_ready(self, rank: int) -> None:
-        """Record that a rank's process takes cells."""
         self._ready.add(rank)
 
     def mark_lost(self, rank: int, reason: str, consequence: str = "") -> None:
@@ -94,17 +92,14 @@ class RankDirectory:
             tell(rank)
 
     def mark_replacing(self, rank: int) -> None:
-        """Record that a new process is started for a rank."""
         self._replaced.add(rank)
         self._losses.setdefault(rank, LossRecord(RESTARTED, self._clock()))
         self._dead[rank] = RESTARTED
 
     def mark_not_replaced(self, rank: int, reason: str) -> None:
-        """Record why a lost rank could not be replaced."""
         self._dead[rank] = reason
 
     def mark_alive(self, rank: int) -> None:
-        """Record that a new process has a lost rank."""
         del self._dead[rank], self._losses[rank]
         for tell in self._on_alive:
             tell(rank)

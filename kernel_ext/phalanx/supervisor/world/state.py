@@ -111,12 +111,10 @@ class WorldState:
 
     @property
     def dead(self) -> Mapping[int, str]:
-        """Return the dead ranks, with the reasons; see `RankDirectory.dead`."""
         return self.ranks.dead
 
     @property
     def alive(self) -> set[int]:
-        """Return the ranks that are not dead."""
         return set(range(self.size)) - self.dead.keys()
 
     def lose(
@@ -190,7 +188,6 @@ class WorldState:
 
     @property
     def asking(self) -> set[int]:
-        """Return the ranks that wait for the next epoch."""
         return set(self._asking)
 
     @property
@@ -278,7 +275,6 @@ class WorldState:
 
     @property
     def splits(self) -> dict[int, tuple[int, ...]]:
-        """Return the members of each split, by split number."""
         return {number: members for number, (members, _) in self._splits.items()}
 
     # -- cells --------------------------------------------------------------------------------
@@ -332,11 +328,9 @@ class WorldState:
         return self.alive - self._living_on - self.cells.running_on(self.cells.newest)
 
     def unfinished(self) -> set[int]:
-        """Return the ranks that still run a cell."""
         return self.cells.busy
 
     def state(self, rank: int) -> RankState:
-        """Return a rank's state: dead, busy or idle."""
         if rank in self.dead:
             return "dead"
         return "busy" if rank in self.cells.busy else "idle"
