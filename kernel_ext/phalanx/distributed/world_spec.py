@@ -16,7 +16,7 @@ from phalanx.errors import (
     RankFailure,
 )
 
-from .connect.endpoints import UNSTRIPED, PathHealth, StripeOptions
+from .connect.endpoints import UNSTRIPED, StripeOptions
 from .control import AbortKind, culprit_rank
 
 # Left over for the process: stacks of future threads, malloc's arenas, a few modules.
@@ -168,13 +168,12 @@ class MappedHostMemory:
     """Arena and control page that the ranks of a host share.
 
     They are mapped once per process and stay mapped from epoch to epoch, because slots outlive
-    their ranks. In a world without shared memory both are None. The flight recorder and the records
-    of silent paths (`path_health`) also survive the epochs.
+    their ranks. In a world without shared memory both are None. The flight recorder also survives
+    the epochs.
     """
 
     def __init__(self, spec: WorldSpec) -> None:
         self._source = _memory_of(spec)
-        self.path_health = PathHealth()
         self.slot = spec.slot
         self.arena: _native.Arena | None = None
         self.page: _native.ControlPage | None = None

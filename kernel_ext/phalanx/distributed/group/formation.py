@@ -71,7 +71,6 @@ def form_part(
             check=partial(registry.check, parent),
             names=spec.members,
             striping=spec.striping,
-            path_health=registry.memory.path_health,
         )
         if own is not None:
             links = {
