@@ -6,7 +6,7 @@ Only this package imports the native engine.
 
 from __future__ import annotations
 
-from phalanx._native import is_cell_file
+from phalanx._native import ControlPage, TraceSummarizer, is_cell_file, make_wake
 
 from .bootstrap.epoch import group_of_one
 from .bootstrap.init import init, is_available, recover
@@ -18,7 +18,6 @@ from .bootstrap.other_libraries import (
     place_variables,
 )
 from .bootstrap.progress import (
-    Called,
     Progress,
     drop_hold,
     hold,
@@ -48,10 +47,8 @@ from .bootstrap.user_code import (
 )
 from .control import (
     AbortKind,
-    ControlPage,
     create_page,
     create_region,
-    create_wake,
     culprit_rank,
     give_back_region,
 )
@@ -73,20 +70,16 @@ from .operations.objects import all_gather_object, broadcast_object
 from .operations.point_to_point import recv, recv_like, send
 from .operations.sealed import SealedPair
 from .recorder import (
-    ENTERED,
     ENTRY,
     RECORD,
-    ClockInfo,
     Lateness,
     Records,
     StragglerReport,
-    TraceSummarizer,
-    find_stragglers,
+    new_spans,
     records_of,
 )
 
 __all__ = [
-    "ENTERED",
     "ENTRY",
     "IN_PLACE",
     "KEY_FILE_VARIABLE",
@@ -97,8 +90,6 @@ __all__ = [
     "STACKS_VARIABLE",
     "STACK_SIGNAL",
     "AbortKind",
-    "Called",
-    "ClockInfo",
     "ControlPage",
     "Engine",
     "EngineWork",
@@ -125,11 +116,9 @@ __all__ = [
     "count_threads",
     "create_page",
     "create_region",
-    "create_wake",
     "culprit_rank",
     "current_loss",
     "drop_hold",
-    "find_stragglers",
     "free_port",
     "give_back_region",
     "group_of_one",
@@ -141,7 +130,9 @@ __all__ = [
     "is_supervised",
     "join",
     "let_in",
+    "make_wake",
     "master_variables",
+    "new_spans",
     "number_lines",
     "place_variables",
     "prepare_threads",

@@ -45,8 +45,6 @@ _WITH_PEER = ("broadcast", "send", "recv")
 
 _NAMES = _native.trace_names()
 ENTRY = np.dtype([("group", "u8"), ("place", "u8"), ("entered", "u8"), ("ended", "u8")])
-_NEVER = np.iinfo(np.int64).max
-ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr, ("host", "i8"), ("unsure", "i8")])
 LONGEST_LOOKS = 8  # most incomplete looks to keep while a slow host's entries are missing
 
 
@@ -108,40 +106,22 @@ class NewSpans(NamedTuple):
     uses: tuple[Use, ...] = ()
 
 
-class TraceSummarizer:
-    """Reader of a rank's recorder that returns only new records.
+def new_spans(reader: _native.TraceSummarizer, packed: bytes) -> NewSpans:
+    """Return what is new in the output of `ControlPage.trace`.
 
-    Each read returns running operations again, until they have ended.
+    ``packed`` must hold the records from ``reader.since`` on. Running operations are returned again
+    by each read, until they have ended.
     """
-
-    def __init__(self) -> None:
-        self._native = _native.TraceSummarizer()
-
-    @property
-    def has_open(self) -> bool:
-        """Whether an operation was running at the last read."""
-        return self._native.has_open
-
-    @property
-    def since(self) -> int:
-        """Return the number of the oldest record that the next read needs."""
-        return self._native.since
-
-    def read(self, packed: bytes) -> NewSpans:
-        """Return the new records in the output of `ControlPage.trace`.
-
-        ``packed`` must hold the records from `since` on.
-        """
-        spans, missed, entries, uses = self._native.read(packed)
-        return NewSpans(
-            tuple(_span_of(*its) for its in spans),
-            missed,
-            entries,
-            tuple(
-                Use(_name("op", op), _name("algorithm", algorithm), low, high, is_split)
-                for op, algorithm, low, high, is_split in uses
-            ),
-        )
+    spans, missed, entries, uses = reader.read(packed)
+    return NewSpans(
+        tuple(_span_of(*its) for its in spans),
+        missed,
+        entries,
+        tuple(
+            Use(_name("op", op), _name("algorithm", algorithm), low, high, is_split)
+            for op, algorithm, low, high, is_split in uses
+        ),
+    )
 
 
 def _span_of(number: int, op: int, *its: int) -> Span:
@@ -152,13 +132,6 @@ def _span_of(number: int, op: int, *its: int) -> Span:
 
 def _name(field: str, number: int) -> str:
     return _NAMES[field].get(number, "")
-
-
-class ClockInfo(NamedTuple):
-    """Clock of a rank's times: its host, and its uncertainty in ns."""
-
-    host: int = 0
-    unsure_ns: int = 0
 
 
 class StragglerReport(NamedTuple):
@@ -182,7 +155,7 @@ class Lateness:
     """
 
     def __init__(self) -> None:
-        self._before = b""  # words of `ENTERED`, like _kept
+        self._before = b""  # entries with rank and clock, like _kept
         self.restart(0)
 
     def restart(self, now_ns: int) -> None:
@@ -199,8 +172,8 @@ class Lateness:
         entries: Mapping[int, bytes],
         now_ns: int,
         *,
-        clocks: Mapping[int, ClockInfo] | None = None,
-        members: Mapping[int, int] | None = None,
+        clocks: Mapping[int, tuple[int, int]],
+        members: Mapping[int, int],
         is_whole: bool = True,
     ) -> StragglerReport:
         """Add a look's entries and return which ranks arrived last.
@@ -211,16 +184,17 @@ class Lateness:
             `ENTRY` words by rank.
         now_ns : int
             Start of this look: all ranks have entered the collectives that were over then.
-        clocks : mapping of int to ClockInfo, optional
-            Clocks of the ranks on other machines.
-        members : mapping of int to int, optional
+        clocks : mapping of int to tuple of int
+            The host of each rank, and how many ns its clock may differ from other hosts' clocks.
+            Entries of one host share a clock. A rank counts as last only if the difference exceeds
+            the uncertainty of both clocks, and is reported without that uncertainty.
+        members : mapping of int to int
             Number of members by group: a collective with fewer entries is left out.
         is_whole : bool
             Whether all ranks were read; otherwise the entries are kept until all ranks are read.
         """
         for rank, packed in entries.items():
-            clock = (clocks or {}).get(rank, ClockInfo())
-            self._kept.append(_native.entered(packed, rank, clock.host, clock.unsure_ns))
+            self._kept.append(_native.entered(packed, rank, *clocks.get(rank, (0, 0))))
         if not is_whole:
             self._n_kept += 1
             if self._n_kept > LONGEST_LOOKS:
@@ -228,37 +202,9 @@ class Lateness:
             return StragglerReport()
         now = b"".join(self._kept)
         self._kept, self._n_kept = [], 0
-        found = find_stragglers(self._before + now, self._from_ns, self._until_ns, members)
+        n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
+            self._before + now, self._from_ns, self._until_ns, dict(members)
+        )
         self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
-        return found
-
-
-def find_stragglers(
-    seen: NDArray[np.void] | bytes,
-    from_ns: int = -1,
-    until_ns: int = int(_NEVER),
-    members: Mapping[int, int] | None = None,
-) -> StragglerReport:
-    """Count the collectives in ``seen`` and find the ranks that arrived last.
-
-    Parameters
-    ----------
-    seen : array of ENTERED, or its bytes
-        Entries in any order. If a rank and collective occurs twice, the later end counts.
-    from_ns, until_ns : int
-        Compare only collectives that the first rank finished after ``from_ns``, and not after
-        ``until_ns``.
-    members : mapping of int to int, optional
-        Number of members by group: a collective with fewer entries is left out.
-
-    Notes
-    -----
-    ``unsure`` is the uncertainty of ``entered`` relative to other values of ``host``. Entries of
-    one host share a clock. A rank counts as last only if the difference exceeds the uncertainty of
-    both clocks, and the reported lateness is reduced by that uncertainty. Otherwise the collective
-    counts in ``n_unsure``, and also in ``n_compared``.
-    """
-    n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
-        bytes(seen), from_ns, until_ns, dict(members or {})
-    )
-    return StragglerReport(n_compared, tuple(LateRank(*its) for its in late), n_unsure, unsure_ns)
+        late_ranks = tuple(LateRank(*its) for its in late)
+        return StragglerReport(n_compared, late_ranks, n_unsure, unsure_ns)

@@ -47,7 +47,7 @@ class Host:
     def __init__(self) -> None:
         self.page_fd = distributed.create_page(CAPACITY)
         self.region_fds = tuple(distributed.create_region() for _ in range(CAPACITY))
-        self.wake_fds = tuple(distributed.create_wake() for _ in range(CAPACITY))
+        self.wake_fds = tuple(distributed.make_wake() for _ in range(CAPACITY))
         self.page = ControlPage(
             self.page_fd, slots=CAPACITY, author=CAPACITY, wake_fds=self.wake_fds
         )

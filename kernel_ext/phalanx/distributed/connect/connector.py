@@ -162,10 +162,6 @@ def is_open(sock: socket.socket) -> bool:
         return False
 
 
-def _nothing() -> None:
-    """Check nothing: no abort is possible."""
-
-
 def connect_links(
     me: Identity,
     peers: Mapping[LinkPurpose, Collection[int]],
@@ -174,7 +170,7 @@ def connect_links(
     *,
     timeout: float | None,
     host_names: Sequence[str] = (),
-    check: Callable[[], None] = _nothing,
+    check: Callable[[], None] = lambda: None,
     names: Sequence[int] = (),
     striping: StripeOptions = UNSTRIPED,
 ) -> Links:

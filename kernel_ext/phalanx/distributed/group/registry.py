@@ -86,7 +86,7 @@ def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _nati
         members=spec.members,
         hosts=hosts,
         slots=neighbours,
-        host_names=spec.every_host_name(),
+        host_names=spec.host_names,
         arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
         # From here on the engine closes the sockets, even if it refuses the group.
         links={
