@@ -178,20 +178,13 @@ class Lateness:
     ) -> StragglerReport:
         """Add a look's entries and return which ranks arrived last.
 
-        Parameters
-        ----------
-        entries : mapping of int to bytes
-            `ENTRY` words by rank.
-        now_ns : int
-            Start of this look: all ranks have entered the collectives that were over then.
-        clocks : mapping of int to tuple of int
-            The host of each rank, and how many ns its clock may differ from other hosts' clocks.
-            Entries of one host share a clock. A rank counts as last only if the difference exceeds
-            the uncertainty of both clocks, and is reported without that uncertainty.
-        members : mapping of int to int
-            Number of members by group: a collective with fewer entries is left out.
-        is_whole : bool
-            Whether all ranks were read; otherwise the entries are kept until all ranks are read.
+        ``entries`` are `ENTRY` words by rank. ``now_ns`` is the start of this look: all ranks have
+        entered the collectives that were over then. ``clocks`` are the host of each rank, and by
+        how many ns its clock may differ from other hosts' clocks. Entries of one host share a
+        clock. A rank counts as last only if the difference exceeds the uncertainty of both clocks,
+        and is reported without that uncertainty. ``members`` are the numbers of members by group: a
+        collective with fewer entries is left out. If not all ranks were read (``is_whole``), the
+        entries are kept until all are.
         """
         for rank, packed in entries.items():
             self._kept.append(_native.entered(packed, rank, *clocks.get(rank, (0, 0))))

@@ -68,14 +68,16 @@ class Meeting:
 
         def connect() -> Links:
             made = connect_links(me, purposes, addresses, rendezvous, **options)
-            assert made.keys() == purposes.keys()
+            links = {purpose: {} for purpose in purposes}
+            for part, sock in made.items():
+                links[part.purpose].setdefault(part.peer, []).append(sock)
             if "striping" in options:
-                return made
-            links = {
-                purpose: {peer: one for peer, (one,) in made[purpose].items()}
-                for purpose in purposes
+                return links
+            ones = {
+                purpose: {peer: one for peer, (one,) in its.items()}
+                for purpose, its in links.items()
             }
-            return links if isinstance(peers, dict) else links[LinkPurpose.COLLECTIVE]
+            return ones if isinstance(peers, dict) else ones[LinkPurpose.COLLECTIVE]
 
         return self._executor.submit(connect)
 

@@ -73,7 +73,7 @@ ACCEPTS_AT_ONCE = 64  # then other sockets get their turn
 DROPS_LOGGED = 8
 CHECK_INTERVAL_S = 0.02  # a connecting rank learns of a death this fast
 _log = logging.getLogger(__name__)
-Links = dict[LinkPurpose, dict[int, list[socket.socket]]]
+Links = dict[LinkPart, socket.socket]
 Steps = Generator[int, None, LinkPart]
 
 
@@ -174,44 +174,17 @@ def connect_links(
     names: Sequence[int] = (),
     striping: StripeOptions = UNSTRIPED,
 ) -> Links:
-    """Connect to every peer and return the sockets by purpose and rank.
+    """Connect to every peer; return the sockets in the order of stripes.
 
     Both ends of each connection prove their identity. All ranks must call this, even those without
-    peers, because all ranks take part in the rendezvous.
+    peers, because all exchange their ports at the rendezvous. ``peers`` are the ranks that need a
+    link to this one, by purpose. ``host_names`` and ``names`` (the ranks' numbers) are for error
+    texts, by rank. ``check`` is called about every 20 ms; an exception ends the call (e.g. a rank
+    died meanwhile). The sockets are not inheritable, and only the handshake has used them.
 
-    Parameters
-    ----------
-    me : Identity
-        This rank, its epoch and the workspace's key.
-    peers : mapping of LinkPurpose to collection of int
-        Ranks that need a link to this one, for each purpose.
-    addresses : sequence of str
-        Addresses to listen on; the system picks the ports.
-    rendezvous : Rendezvous
-        The rendezvous at which all ranks exchange their ports.
-    timeout : float, optional
-        Seconds for the whole call; ``None``: no limit.
-    host_names : sequence of str, by rank, optional
-        Names of the ranks' hosts, for error texts.
-    check : callable, optional
-        Called about every 20 ms; an exception ends the call (e.g. a rank died meanwhile).
-    names : sequence of int, by rank, optional
-        Numbers of the ranks in error texts; by default the rank itself.
-    striping : StripeOptions, optional
-        How many addresses are used together, and how many connections use each address.
-
-    Returns
-    -------
-    dict of LinkPurpose to dict of int to list of socket
-        The sockets for every purpose in ``peers``. A link's connections have the same order at both
-        ends. Sockets are connected and not inheritable, and only the handshake has used them.
-
-    Raises
-    ------
-    CollectiveTimeout
-        Some ranks did not connect in time (named in the text).
-    DistributedError
-        There is no address to listen on, or the ranks disagree on which links are needed.
+    Raises `CollectiveTimeout`, which names the ranks that did not connect in time, or
+    `DistributedError` if there is no address to listen on or the ranks disagree on which links are
+    needed.
     """
     deadline = Deadline(timeout)
     listeners: list[tuple[socket.socket, Endpoint]] = []
@@ -248,11 +221,9 @@ def connect_links(
             names,
         )
         made = meeting.run(deadline, check, host_names)
-        links: Links = {purpose: {peer: [] for peer in peers[purpose]} for purpose in peers}
         for part in parts:
             bound_send_buffer(made[part], part.purpose, shares[part.peer].machine)
-            links[part.purpose][part.peer].append(made[part])
-        return links
+        return {part: made[part] for part in parts}
     finally:
         close_all(sock for sock, _ in listeners)
 

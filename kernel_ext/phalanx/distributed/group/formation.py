@@ -53,7 +53,7 @@ def form_part(
     """
     own = part_of(spec.rank, parts)
     new = None if own is None else spec.part(own.ranks, own.channel, own.number)
-    links: Links = {purpose: {} for purpose in LinkPurpose}
+    links: Links = {}
     hosts = spec.native_hosts
     if any(len({hosts[rank] for rank in part.ranks}) > 1 for part in parts):
         name = spec.workspace
@@ -78,8 +78,7 @@ def form_part(
         )
         if own is not None:
             links = {
-                purpose: {own.ranks.index(peer): socks for peer, socks in made[purpose].items()}
-                for purpose in LinkPurpose
+                part._replace(peer=own.ranks.index(part.peer)): sock for part, sock in made.items()
             }
     return None if new is None else (registry.make(new, links), new)
 
