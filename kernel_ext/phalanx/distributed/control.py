@@ -13,6 +13,20 @@ import time
 from collections.abc import Callable
 
 from phalanx import _native
+from phalanx._native import ControlPage
+
+__all__ = [
+    "AbortKind",
+    "ControlPage",
+    "Deadline",
+    "call_seconds",
+    "create_page",
+    "create_region",
+    "create_wake",
+    "culprit_rank",
+    "give_back_region",
+    "seconds",
+]
 
 _FOREVER_S = 3e9  # about a century; adding it overflows no clock
 
@@ -85,6 +99,14 @@ def create_page(slots: int, ranks: int = 0) -> int:
     ranks (0: ``slots``).
     """
     return _memory_file("phalanx-page", lambda fd: _native.ControlPage.format(fd, slots, ranks))
+
+
+def create_wake() -> int:
+    """Create the eventfd that wakes a rank slot from link waits.
+
+    The descriptor is closed on exec and never blocks; the caller owns it.
+    """
+    return _native.make_wake()
 
 
 def seconds(timeout: float | None) -> float | None:

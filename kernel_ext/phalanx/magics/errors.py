@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from phalanx.distributed import without_own_frames
+from phalanx.distributed.bootstrap.user_code import without_own_frames
 from phalanx.errors import CellError, DistributedError, Failures
 from phalanx.protocol import format_ranks, name_ranks
 from phalanx.workspace import RankError, View, Workspace

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx import _native
-from phalanx.distributed import (
-    ENTRY,
-    AbortKind,
+from phalanx.distributed.control import AbortKind
+from phalanx.distributed.recorder import ENTRY
+from phalanx.distributed.summaries import (
+    ENTRY_NBYTES,
     Lateness,
     StragglerReport,
     TraceSummarizer,
@@ -266,7 +267,7 @@ def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_
         found = new_spans(reader, packed)
         encoded = msgspec.msgpack.encode((found.spans, found.uses))
         msgspec.msgpack.decode(encoded, type=tuple[tuple[Span, ...], tuple[Use, ...]])
-        seen = np.zeros(len(found.entries) // ENTRY.itemsize, ENTERED)
+        seen = np.zeros(len(found.entries) // ENTRY_NBYTES, ENTERED)
         for name in ENTRY.names:
             seen[name] = np.frombuffer(found.entries, ENTRY)[name]
         seen["rank"], seen["host"], seen["unsure"] = np.arange(len(seen)), seen["entered"], -1

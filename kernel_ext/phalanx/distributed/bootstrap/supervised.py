@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import phalanx
-from phalanx._native import ControlPage
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import (
     Channel,
@@ -28,10 +27,11 @@ from phalanx.protocol import (
     SplitFormed,
     Welcome,
 )
+from phalanx.protocol.scripts import RESTART_VARIABLES
 
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
-from ..control import AbortKind, Deadline, seconds
+from ..control import AbortKind, ControlPage, Deadline, seconds
 from ..group.group import Group
 from ..group.registry import disarm
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
@@ -41,9 +41,6 @@ from .stacks import show_stacks
 from .user_code import UserThreads
 
 CHANNEL_VARIABLE = "PHALANX_CHANNEL"
-# Set for the ranks of a script: how often this rank was started again, and how often ranks of the
-# script may be started again in all.
-RESTART_VARIABLES = ("PHALANX_RESTART_COUNT", "PHALANX_MAX_RESTARTS")
 _log = logging.getLogger(__name__)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import phalanx
-from phalanx.distributed import free_port, master_variables
+from phalanx.distributed.bootstrap.other_libraries import free_port, master_variables
 from phalanx.protocol import (
     Activity,
     BootOptions,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import os
 
-from phalanx.distributed import (
+from phalanx.distributed.control import (
     ControlPage,
     create_page,
     create_region,
+    create_wake,
     give_back_region,
-    make_wake,
 )
 from phalanx.protocol import Activity, GroupProgress, Passed, UserWait
 
@@ -38,7 +38,7 @@ class HostMemory:
         try:
             for _ in range(slots):
                 self.region_fds += (create_region(),)
-                self.wake_fds += (make_wake(),)
+                self.wake_fds += (create_wake(),)
             self._page = ControlPage(
                 self.page_fd, slots=slots, author=slots, wake_fds=list(self.wake_fds)
             )

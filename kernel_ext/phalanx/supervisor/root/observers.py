@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.distributed import Lateness, StragglerReport
-from phalanx.protocol import (
-    SHOWS_ERROR,
-    RankSample,
-    RankStack,
-    Samples,
-    Waiting,
-    name_ranks,
-)
+from phalanx.distributed.summaries import Lateness, StragglerReport
+from phalanx.protocol import SHOWS_ERROR, RankSample, RankStack, Samples, Waiting, name_ranks
 from phalanx.protocol.host import HostAnswer, HostSamples, SampleRanks, WatchRanks
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
@@ -36,6 +29,7 @@ if TYPE_CHECKING:
     from ..hosts.local_host import LocalHost
     from ..hosts.remote_host import RemoteHost
     from .clients import Client
+
 
 LOOK_EVERY_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over
 
