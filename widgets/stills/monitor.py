@@ -105,7 +105,7 @@ def _late(records: Records, hosts: Sequence[HostClock]) -> StragglerReport:
     seen["place"] = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
     seen["host"] = its["host"]
     seen["unsure"] = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
-    found = find_stragglers(seen)
+    found = find_stragglers(seen.tobytes())
     return found._replace(late=tuple(sorted(found.late, key=lambda who: -who.late_ns)))
 
 

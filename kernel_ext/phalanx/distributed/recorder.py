@@ -41,6 +41,7 @@ _WITH_PEER = ("broadcast", "send", "recv")
 
 _NAMES = _native.trace_names()
 ENTRY = np.dtype([("group", "u8"), ("place", "u8"), ("entered", "u8"), ("ended", "u8")])
+ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr, ("host", "i8"), ("unsure", "i8")])
 
 
 def _table(names: dict[int, str]) -> NDArray[np.str_]:

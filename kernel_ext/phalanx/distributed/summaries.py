@@ -21,6 +21,7 @@ __all__ = [
     "NewSpans",
     "StragglerReport",
     "TraceSummarizer",
+    "find_stragglers",
     "new_spans",
 ]
 
@@ -119,11 +120,9 @@ class Lateness:
 
         ``entries`` are `ENTRY` words by rank. ``now_ns`` is the start of this look: all ranks have
         entered the collectives that were over then. ``clocks`` are the host of each rank, and by
-        how many ns its clock may differ from other hosts' clocks. Entries of one host share a
-        clock. A rank counts as last only if the difference exceeds the uncertainty of both clocks,
-        and is reported without that uncertainty. ``members`` are the numbers of members by group: a
-        collective with fewer entries is left out. If not all ranks were read (``is_whole``), the
-        entries are kept until all are.
+        how many ns its clock may differ from other hosts' clocks. ``members`` are as for
+        `find_stragglers`. If not all ranks were read (``is_whole``), the entries are kept until all
+        are.
         """
         for rank, packed in entries.items():
             self._kept.append(_native.entered(packed, rank, *clocks.get(rank, (0, 0))))
@@ -134,9 +133,30 @@ class Lateness:
             return StragglerReport()
         now = b"".join(self._kept)
         self._kept, self._n_kept = [], 0
-        n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
-            self._before + now, self._from_ns, self._until_ns, dict(members)
-        )
+        found = find_stragglers(self._before + now, self._from_ns, self._until_ns, members)
         self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
-        late_ranks = tuple(LateRank(*its) for its in late)
-        return StragglerReport(n_compared, late_ranks, n_unsure, unsure_ns)
+        return found
+
+
+def find_stragglers(
+    seen: bytes,
+    from_ns: int = -1,
+    until_ns: int = (1 << 63) - 1,
+    members: Mapping[int, int] | None = None,
+) -> StragglerReport:
+    """Count the collectives in ``seen`` and find the ranks that arrived last.
+
+    ``seen`` are words of `recorder.ENTERED` in any order; if a rank and collective occurs twice, the
+    later end counts. Only collectives that the first rank finished after ``from_ns``, and not after
+    ``until_ns``, are compared. ``members`` are the numbers of members by group: a collective with
+    fewer entries is left out.
+
+    ``unsure`` is the uncertainty of ``entered`` relative to other values of ``host``. Entries of
+    one host share a clock. A rank counts as last only if the difference exceeds the uncertainty of
+    both clocks, and the reported lateness is reduced by that uncertainty. Otherwise the collective
+    counts in ``n_unsure``, and also in ``n_compared``.
+    """
+    n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
+        seen, from_ns, until_ns, dict(members or {})
+    )
+    return StragglerReport(n_compared, tuple(LateRank(*its) for its in late), n_unsure, unsure_ns)

@@ -1,4 +1,4 @@
-"""Describe a world to one rank, and map the memory that it shares with its host."""
+"""Describe a world to one rank, and map its host's memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_address_space(nbytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """Description of one epoch of a world, or of a group in it, for one of its ranks."""
+    """Description of a world's epoch or of a split, for one rank."""
 
     rank: int
     members: tuple[int, ...]  # each rank's number at the start of the world; errors use these

@@ -78,7 +78,7 @@ Steps = Generator[int, None, LinkPart]
 
 
 def converse(sock: socket.socket, handshake: Handshake) -> Steps:
-    """Run a handshake over a non-blocking socket; yield the events to wait for.
+    """Run a handshake on a non-blocking socket; yield events to await.
 
     Raises `OSError` or `HandshakeRejected` if the connection or the handshake fails.
     """
@@ -130,7 +130,7 @@ class _Target:
             self.direct_error = self.last_error
 
     def retry(self) -> None:
-        """Try the next route at once; pause after each round of all routes."""
+        """Try the next route at once; pause after each round."""
         n_rounds, n_tried = divmod(self._n_tries, len(self.routes))
         if n_tried:
             self.next_try = Deadline(0)
@@ -277,7 +277,7 @@ class _Meeting:
     def _check_time(
         self, missing: Collection[LinkPart], deadline: Deadline, host_names: Sequence[str]
     ) -> None:
-        """Raise an error that names the missing ranks, their hosts and the last errors."""
+        """Raise if it is over; name missing ranks, hosts and last errors."""
         if not deadline.is_over():
             return
         targets = {part.peer: self._targets.get(part) for part in sorted(missing)}

@@ -65,7 +65,7 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def open_socket(route: Route) -> tuple[socket.socket, tuple[object, ...]]:
-    """Make a non-blocking socket for a route; return it with the address to connect to."""
+    """Make a non-blocking socket for a route; return it with the address."""
     host, port = route.endpoint.host, route.endpoint.port
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     family, kind, protocol, _name, address = found[0]

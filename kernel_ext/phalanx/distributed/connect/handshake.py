@@ -52,7 +52,7 @@ class LinkPurpose(IntEnum):
 
 
 class LinkPart(NamedTuple):
-    """One connection of a link with a peer: number ``stripe`` of ``n_stripes``, from 0."""
+    """Connection of a link with a peer: ``stripe``, from 0, of ``n_stripes``."""
 
     peer: int
     purpose: LinkPurpose = LinkPurpose.COLLECTIVE
@@ -92,7 +92,7 @@ class Identity:
 
 
 def initiate(me: Identity, part: LinkPart) -> Handshake:
-    """Prove this rank to the peer it connects to, and the peer to this rank.
+    """Prove this rank and the peer that it connects to.
 
     Raises `HandshakeRejected`, as `accept`.
 
@@ -125,8 +125,8 @@ def initiate(me: Identity, part: LinkPart) -> Handshake:
 def accept(me: Identity, is_wanted: Callable[[LinkPart], bool]) -> Handshake:
     """Have a connecting rank prove itself, then prove this rank.
 
-    ``is_wanted`` tells whether a connection is still missing. The second message is awaited only
-    from a peer whose hello has a valid HMAC, perhaps a replayed one.
+    ``is_wanted`` tells whether a connection is still missing. It is asked only about a hello with a
+    valid HMAC, perhaps a replayed one.
     """
     hello = yield b"", _HELLO.size + _PROOF_NBYTES
     part = _read_hello(me, hello, is_wanted)

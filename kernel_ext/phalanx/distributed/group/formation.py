@@ -117,8 +117,8 @@ def gather_problems(
 ) -> dict[int, str]:
     """Exchange the ranks' problems; return the first of each part, by number."""
     found: dict[int, str] = {}
-    told = exchange(meeting, dict(problems), dict[int, str], timeout)
-    for member, its in zip(spec.members, told, strict=True):
+    shares = exchange(meeting, dict(problems), dict[int, str], timeout)
+    for member, its in zip(spec.members, shares, strict=True):
         for number, why in its.items():
             who = f"rank {member}: "
             found.setdefault(number, who + why.removeprefix(who))

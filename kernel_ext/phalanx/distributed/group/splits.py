@@ -126,7 +126,8 @@ def split_group(
     """
     new_color, new_key = check_color(color, key)
     meeting = GroupRendezvous(engine)
-    part, made = None, {}
+    part: Part | None = None
+    made: dict[int, Formed] = {}
     try:
         number = number or secrets.randbits(62) + FIRST_NUMBER
         parts = _agree(meeting, registry, new_color, new_key, number)
