@@ -103,7 +103,7 @@ def _late(records: Records, hosts: Sequence[HostClock]) -> StragglerReport:
     seen["place"] = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
     seen["host"] = its["host"]
     seen["unsure"] = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
-    return find_stragglers(seen)
+    return find_stragglers(seen.tobytes())
 
 
 def _lane(

@@ -7,20 +7,26 @@ translates numbers to names. A supervisor imports it, so it does without numpy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from phalanx import _native
+from phalanx._native import TraceSummarizer
 from phalanx.protocol import LateRank, Span, Use
 
 from .control import AbortKind
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+__all__ = [
+    "ENTRY_NBYTES",
+    "Lateness",
+    "NewSpans",
+    "StragglerReport",
+    "TraceSummarizer",
+    "find_stragglers",
+    "new_spans",
+]
 
 ENTRY_NBYTES = 32  # four words: see `recorder.ENTRY`
 LONGEST_LOOKS = 8  # most incomplete looks to keep while a slow host's entries are missing
-_NEVER = (1 << 63) - 1
 _NAMES = _native.trace_names()
 _FAILURES = {kind.value: kind.name.lower() for kind in AbortKind}
 
@@ -40,40 +46,22 @@ class NewSpans(NamedTuple):
     uses: tuple[Use, ...] = ()
 
 
-class TraceSummarizer:
-    """Reader of a rank's recorder that returns only new records.
+def new_spans(reader: TraceSummarizer, packed: bytes) -> NewSpans:
+    """Return what is new in the output of `ControlPage.trace`.
 
-    Each read returns running operations again, until they have ended.
+    ``packed`` must hold the records from ``reader.since`` on. Running operations are returned again
+    by each read, until they have ended.
     """
-
-    def __init__(self) -> None:
-        self._native = _native.TraceSummarizer()
-
-    @property
-    def has_open(self) -> bool:
-        """Whether an operation was running at the last read."""
-        return self._native.has_open
-
-    @property
-    def since(self) -> int:
-        """Return the number of the oldest record that the next read needs."""
-        return self._native.since
-
-    def read(self, packed: bytes) -> NewSpans:
-        """Return the new records in the output of `ControlPage.trace`.
-
-        ``packed`` must hold the records from `since` on.
-        """
-        spans, missed, entries, uses = self._native.read(packed)
-        return NewSpans(
-            tuple(_span_of(*its) for its in spans),
-            missed,
-            entries,
-            tuple(
-                Use(_name("op", op), _name("algorithm", algorithm), low, high, is_split)
-                for op, algorithm, low, high, is_split in uses
-            ),
-        )
+    spans, missed, entries, uses = reader.read(packed)
+    return NewSpans(
+        tuple(_span_of(*its) for its in spans),
+        missed,
+        entries,
+        tuple(
+            Use(_name("op", op), _name("algorithm", algorithm), low, high, is_split)
+            for op, algorithm, low, high, is_split in uses
+        ),
+    )
 
 
 def _span_of(number: int, op: int, *its: int) -> Span:
@@ -84,13 +72,6 @@ def _span_of(number: int, op: int, *its: int) -> Span:
 
 def _name(field: str, number: int) -> str:
     return _NAMES[field].get(number, "")
-
-
-class ClockInfo(NamedTuple):
-    """Clock of a rank's times: its host, and its uncertainty in ns."""
-
-    host: int = 0
-    unsure_ns: int = 0
 
 
 class StragglerReport(NamedTuple):
@@ -114,7 +95,7 @@ class Lateness:
     """
 
     def __init__(self) -> None:
-        self._before = b""  # words of `ENTERED`, like _kept
+        self._before = b""  # entries with rank and clock, like _kept
         self.restart(0)
 
     def restart(self, now_ns: int) -> None:
@@ -131,28 +112,20 @@ class Lateness:
         entries: Mapping[int, bytes],
         now_ns: int,
         *,
-        clocks: Mapping[int, ClockInfo] | None = None,
-        members: Mapping[int, int] | None = None,
+        clocks: Mapping[int, tuple[int, int]],
+        members: Mapping[int, int],
         is_whole: bool = True,
     ) -> StragglerReport:
         """Add a look's entries and return which ranks arrived last.
 
-        Parameters
-        ----------
-        entries : mapping of int to bytes
-            `ENTRY` words by rank.
-        now_ns : int
-            Start of this look: all ranks have entered the collectives that were over then.
-        clocks : mapping of int to ClockInfo, optional
-            Clocks of the ranks on other machines.
-        members : mapping of int to int, optional
-            Number of members by group: a collective with fewer entries is left out.
-        is_whole : bool
-            Whether all ranks were read; otherwise the entries are kept until all ranks are read.
+        ``entries`` are `ENTRY` words by rank. ``now_ns`` is the start of this look: all ranks have
+        entered the collectives that were over then. ``clocks`` are the host of each rank, and by
+        how many ns its clock may differ from other hosts' clocks. ``members`` are as for
+        `find_stragglers`. If not all ranks were read (``is_whole``), the entries are kept until all
+        are.
         """
         for rank, packed in entries.items():
-            clock = (clocks or {}).get(rank, ClockInfo())
-            self._kept.append(_native.entered(packed, rank, clock.host, clock.unsure_ns))
+            self._kept.append(_native.entered(packed, rank, *clocks.get(rank, (0, 0))))
         if not is_whole:
             self._n_kept += 1
             if self._n_kept > LONGEST_LOOKS:
@@ -166,31 +139,24 @@ class Lateness:
 
 
 def find_stragglers(
-    seen: NDArray[np.void] | bytes,
+    seen: bytes,
     from_ns: int = -1,
-    until_ns: int = _NEVER,
+    until_ns: int = (1 << 63) - 1,
     members: Mapping[int, int] | None = None,
 ) -> StragglerReport:
     """Count the collectives in ``seen`` and find the ranks that arrived last.
 
-    Parameters
-    ----------
-    seen : array of ENTERED, or its bytes
-        Entries in any order. If a rank and collective occurs twice, the later end counts.
-    from_ns, until_ns : int
-        Compare only collectives that the first rank finished after ``from_ns``, and not after
-        ``until_ns``.
-    members : mapping of int to int, optional
-        Number of members by group: a collective with fewer entries is left out.
+    ``seen`` are words of `recorder.ENTERED` in any order; if a rank and collective occurs twice, the
+    later end counts. Only collectives that the first rank finished after ``from_ns``, and not after
+    ``until_ns``, are compared. ``members`` are the numbers of members by group: a collective with
+    fewer entries is left out.
 
-    Notes
-    -----
     ``unsure`` is the uncertainty of ``entered`` relative to other values of ``host``. Entries of
     one host share a clock. A rank counts as last only if the difference exceeds the uncertainty of
     both clocks, and the reported lateness is reduced by that uncertainty. Otherwise the collective
     counts in ``n_unsure``, and also in ``n_compared``.
     """
     n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
-        bytes(seen), from_ns, until_ns, dict(members or {})
+        seen, from_ns, until_ns, dict(members or {})
     )
     return StragglerReport(n_compared, tuple(LateRank(*its) for its in late), n_unsure, unsure_ns)

@@ -1,4 +1,4 @@
-"""Describe a world to one rank, and form its native group."""
+"""Describe a world to one rank, and map its host's memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.errors import (
     RankFailure,
 )
 
-from .connect.endpoints import UNSTRIPED, PathHealth, StripeOptions
+from .connect.endpoints import UNSTRIPED, StripeOptions
 from .control import AbortKind, culprit_rank
 
 # Left over for the process: stacks of future threads, malloc's arenas, a few modules.
@@ -45,100 +45,63 @@ def check_address_space(nbytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """Description of one epoch of a world for one rank.
-
-    Parameters
-    ----------
-    rank, size, epoch : int
-        This rank, the number of ranks, and the epoch number, from 1.
-    workspace : str
-        Name of the workspace; part of the proof on each link.
-    key : bytes
-        The workspace's secret; empty if these ranks have none.
-    hosts : tuple of int, by rank
-        The host index of each rank.
-    slots : tuple of int, by rank
-        The arena slot of each rank on its own host.
-    host_names : tuple of str, by host index
-        Host names for error texts.
-    addresses : tuple of str
-        Addresses that this rank may listen on.
-    striping : StripeOptions
-        How many of the addresses are used at once, and how many connections use each.
-    transport : {"any", "tcp", "mpi"}
-        ``"tcp"``: links between all pairs, as if each rank were on a host of its own. ``"mpi"``: an
-        MPI library connects the ranks, and nothing is formed here.
-    page_fd : int
-        Descriptor of this host's control page, -1 for none.
-    region_fds, wake_fds : tuple of int, by slot of this host
-        Descriptors of shared memory and eventfds; empty for none.
-    members : tuple of int, by rank
-        For a split, or a world that continues without some of its ranks: each rank's number at the
-        start of the world. Empty for the whole world. Errors name ranks by these numbers.
-    channel, number : int
-        For a split: the part of the arena that it uses, and its unique number.
-    heartbeat_timeout_s : float
-        A host that does not answer for this many seconds counts as lost.
-    world_host_names : tuple of str, by rank of the whole world
-        For a part of the world: names of all hosts, because a rank outside the part may end an
-        operation.
-    """
+    """Description of a world's epoch or of a split, for one rank."""
 
     rank: int
-    size: int
-    epoch: int
-    workspace: str
-    key: bytes = field(repr=False)
-    hosts: tuple[int, ...]
-    slots: tuple[int, ...]
+    members: tuple[int, ...]  # each rank's number at the start of the world; errors use these
+    epoch: int  # from 1
+    workspace: str  # name of the workspace; part of the proof on each link
+    key: bytes = field(repr=False)  # the workspace's secret; empty: these ranks have none
+    hosts: tuple[int, ...]  # host index by rank
+    slots: tuple[int, ...]  # arena slot on its host, by rank
+    # By rank at the start of the world, because a rank outside the group may end an operation.
     host_names: tuple[str, ...]
-    addresses: tuple[str, ...]
-    transport: str = "any"
-    page_fd: int = -1
-    region_fds: tuple[int, ...] = ()
-    wake_fds: tuple[int, ...] = ()
-    members: tuple[int, ...] = ()
-    channel: int = 0
-    number: int = 0
-    heartbeat_timeout_s: float = 5.0
-    world_host_names: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()  # this rank may listen on them
     striping: StripeOptions = UNSTRIPED
+    # "tcp": links between all pairs, as if each rank were on a host of its own. "mpi": an MPI
+    # library connects the ranks, and nothing is formed here.
+    transport: str = "any"
+    page_fd: int = -1  # of this host's control page; -1: none
+    region_fds: tuple[int, ...] = ()  # shared memory by slot of this host; empty: none
+    wake_fds: tuple[int, ...] = ()  # eventfds by slot of this host
+    channel: int = 0  # of a split: the part of the arena that it uses
+    number: int = 0  # of a split: unique; 0: the world
+    heartbeat_timeout_s: float = 5.0  # a host that is silent for longer is lost
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return len(self.members)
 
     @property
     def slot(self) -> int:
         """Return this rank's arena slot."""
         return self.slots[self.rank]
 
-    def world_rank(self, rank: int) -> int:
-        """Return the number in the world of one of these ranks."""
-        return self.members[rank] if self.members else rank
-
     @property
     def me(self) -> int:
         """Return this rank's number in the world."""
-        return self.world_rank(self.rank)
+        return self.members[self.rank]
 
-    def part(self, ranks: tuple[int, ...], channel: int = 0, number: int = 0) -> WorldSpec:
+    def part(self, ranks: tuple[int, ...], channel: int, number: int) -> WorldSpec:
         """Describe a group of some of these ranks, including this one.
 
         Examples
         --------
-        >>> spec = WorldSpec(rank=2, size=3, epoch=1, workspace="lab", key=bytes(32),
-        ...                  hosts=(0, 0, 1), slots=(0, 1, 0), host_names=("a", "b"), addresses=())
-        >>> part = spec.part((1, 2))
-        >>> part.rank, part.me, part.size, part.hosts, part.world_host_names
-        (1, 2, 2, (0, 1), ('a', 'a', 'b'))
+        >>> spec = WorldSpec(rank=2, members=(0, 1, 2), epoch=1, workspace="lab", key=bytes(32),
+        ...                  hosts=(0, 0, 1), slots=(0, 1, 0), host_names=("a", "a", "b"))
+        >>> part = spec.part((1, 2), 1, 7)
+        >>> part.rank, part.me, part.size, part.hosts, part.rank_host_names()
+        (1, 2, 2, (0, 1), ('a', 'b'))
         """
         return replace(
             self,
             rank=ranks.index(self.rank),
-            size=len(ranks),
             hosts=tuple(self.hosts[rank] for rank in ranks),
             slots=tuple(self.slots[rank] for rank in ranks),
-            members=tuple(self.world_rank(rank) for rank in ranks),
+            members=tuple(self.members[rank] for rank in ranks),
             channel=channel,
             number=number,
-            world_host_names=self.every_host_name(),
         )
 
     @property
@@ -151,30 +114,20 @@ class WorldSpec:
             return tuple(range(self.size))
         return self.hosts
 
-    def host_name(self, rank: int) -> str:
-        """Return the host name of a rank, or "" if unknown."""
-        host = self.hosts[rank] if 0 <= rank < self.size else -1
-        return self.host_names[host] if 0 <= host < len(self.host_names) else ""
-
     def rank_host_names(self) -> tuple[str, ...]:
-        return tuple(map(self.host_name, range(self.size)))
-
-    def every_host_name(self) -> tuple[str, ...]:
-        """Return the host names by rank of the whole world."""
-        return self.world_host_names or self.rank_host_names()
+        return tuple(self.host_names[member] for member in self.members)
 
 
 class MappedHostMemory:
     """Arena and control page that the ranks of a host share.
 
     They are mapped once per process and stay mapped from epoch to epoch, because slots outlive
-    their ranks. In a world without shared memory both are None. The flight recorder and the records
-    of silent paths (`path_health`) also survive the epochs.
+    their ranks. In a world without shared memory both are None. The flight recorder also survives
+    the epochs.
     """
 
     def __init__(self, spec: WorldSpec) -> None:
         self._source = _memory_of(spec)
-        self.path_health = PathHealth()
         self.slot = spec.slot
         self.arena: _native.Arena | None = None
         self.page: _native.ControlPage | None = None
@@ -221,11 +174,11 @@ def _memory_of(spec: WorldSpec) -> tuple[object, ...]:
 def abort_error(spec: WorldSpec, kind: int, culprit: int, message: str) -> DistributedError:
     """Convert the reason of an abort into an exception."""
     if kind in {AbortKind.RANK_FAILURE, AbortKind.LINK_BROKEN}:
-        lost, names = culprit_rank(kind, culprit, spec.me), spec.every_host_name()
+        lost, names = culprit_rank(kind, culprit, spec.me), spec.host_names
         return RankFailure(lost, names[lost] if 0 <= lost < len(names) else "", message)
-    if kind == _native.ABORT_MISMATCH:
+    if kind == AbortKind.MISMATCH:
         return CollectiveMismatch(message)
-    if kind == _native.ABORT_TIMEOUT:
+    if kind == AbortKind.TIMEOUT:
         return CollectiveTimeout(message)
     return DistributedError(message)
 

@@ -271,8 +271,8 @@ class HeldCell:
         held = found.held
         upcoming = None
         if held is not None:
-            called = held.called
-            lane = held.group, called.peer, called.op == "recv"
+            group, called = held
+            lane = group, called.peer, called.op == "recv"
             upcoming = self._step(found.epoch, lane, called.number)
         # The stop of another rank may end this operation, and with it the cell, before our own.
         place = "" if found.current is None else f"in {found.current}"
@@ -343,7 +343,7 @@ class HeldCell:
 def _place(found: Progress | None) -> str:
     """Describe the main thread's place, as a text after "stopped"."""
     if found is not None and found.held is not None:
-        return f"before {found.held.called}"
+        return f"before {found.held[1]}"
     if found is not None and found.current is not None:
         return f"in {found.current}"
     frame = _cell_frame(sys._current_frames().get(threading.main_thread().ident or 0))

@@ -13,7 +13,6 @@ import phalanx as px
 from phalanx.distributed.bench import limits as limits_module
 from phalanx.distributed.bench import limits_of_ranks, run_sweep, sweep
 from phalanx.distributed.bench.request import Case, dtype_named
-from phalanx.distributed.connect.handshake import LinkPurpose
 from phalanx.protocol import Limit, Measurement
 
 
@@ -42,8 +41,8 @@ def limits_without(what: str, rank: int) -> tuple[tuple[Limit, ...], int]:
     right = limits_module.connect_links
 
     def fails(*args: Any, **options: Any) -> Any:
-        for socks in right(*args, **options)[LinkPurpose.PAIR].values():
-            socks[0].close()
+        for sock in right(*args, **options).values():
+            sock.close()
         msg = "no way there"
         raise OSError(msg)
 

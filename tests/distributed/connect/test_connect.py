@@ -11,7 +11,7 @@ import pytest
 from distributed.farm.meeting import Links, check_links, identity, talk
 from support.promise import PATIENCE_S
 
-from phalanx.distributed.connect.handshake import ONLY, Acceptor, LinkPurpose
+from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose, accept
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 
 HAS_IPV6 = socket.has_ipv6 and "::1" in {
@@ -182,10 +182,11 @@ def test_bytes_right_behind_the_proof_are_left_for_the_engine(meet):
         meeting.stand_in(0, port=server.getsockname()[1])
         sock, _ = server.accept()
         with sock:
-            two = Acceptor(identity(0), lambda *link: link == (1, LinkPurpose.COLLECTIVE, ONLY))
-            while two.needs:
-                two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
-                sock.sendall(two.take() + (b"" if two.needs else b"first of the engine"))
+            two = accept(identity(0), lambda part: part == LinkPart(1))
+            _, needs = next(two)
+            while needs:
+                said, needs = two.send(sock.recv(needs, socket.MSG_WAITALL))
+                sock.sendall(said + (b"" if needs else b"first of the engine"))
             assert heard(second, 0) == b"first of the engine"
 
 

@@ -8,7 +8,7 @@ import struct
 
 import psutil
 import pytest
-from distributed.farm.meeting import Late, check_links, identity, talk
+from distributed.farm.meeting import Late, check_links, hello, identity, talk
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import binary, lists
 from support.promise import HOLDS, PATIENCE_S, within
@@ -16,22 +16,20 @@ from support.runs.tiers import examples
 
 from phalanx.distributed.connect import connector
 from phalanx.distributed.connect.endpoints import Share
-from phalanx.distributed.connect.handshake import Initiator, LinkPurpose
+from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose
 
 
 def strangers() -> dict[str, bytes]:
     return {
         "a port scanner": b"",
         "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"x" * 4096,
-        "half a hello": Initiator(identity(1), peer=0).take()[:40],
-        "another workspace": Initiator(identity(1, workspace="other"), peer=0).take(),
-        "another epoch": Initiator(identity(1, epoch=2), peer=0).take(),
-        "an overheard hello": Initiator(identity(1), peer=0).take(),
-        "a rank nobody waits for": Initiator(identity(9), peer=0).take(),
-        "a purpose nobody waits for": Initiator(
-            identity(1), peer=0, purpose=LinkPurpose.PAIR
-        ).take(),
-        "a wrong key": Initiator(identity(1, key=bytes(32)), peer=0).take() + bytes(32),
+        "half a hello": hello(identity(1))[:40],
+        "another workspace": hello(identity(1, workspace="other")),
+        "another epoch": hello(identity(1, epoch=2)),
+        "an overheard hello": hello(identity(1)),
+        "a rank nobody waits for": hello(identity(9)),
+        "a purpose nobody waits for": hello(identity(1), LinkPart(0, LinkPurpose.PAIR)),
+        "a wrong key": hello(identity(1, key=bytes(32))) + bytes(32),
         "tls": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(500),
         "ssh": b"SSH-2.0-OpenSSH_9.2\r\n",
         "noise": random.Random(3).randbytes(4096),
@@ -75,11 +73,11 @@ def test_whatever_strangers_say_the_true_peer_is_let_in(meet, knock, said):
 @pytest.mark.parametrize("words", ["nothing", "an overheard hello"])
 def test_a_flood_of_500_connections_keeps_no_rank_out(meet, knock, words, caplog):
     meeting = meet(4)
-    hello = Initiator(identity(1), peer=0).take() if words != "nothing" else b""
+    said = hello(identity(1)) if words != "nothing" else b""
 
     def flood(shares: list[Share]) -> None:
         for _ in range(500):
-            knock(shares[0], hello)
+            knock(shares[0], said)
 
     caplog.set_level("DEBUG")
     late = Late(meeting.rendezvous[3], flood)
@@ -88,8 +86,8 @@ def test_a_flood_of_500_connections_keeps_no_rank_out(meet, knock, words, caplog
             meeting.start(r, rendezvous=late if r == 3 else meeting.rendezvous[r]) for r in range(4)
         ]
         check_links([future.result(PATIENCE_S) for future in futures])
-    said = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
-    assert len(said) <= 8 + 1  # some, and how many they were
+    logged = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+    assert len(logged) <= 8 + 1  # some, and how many they were
 
 
 def test_a_byte_at_a_time_is_too_slow(meet, knock, monkeypatch):
@@ -97,9 +95,9 @@ def test_a_byte_at_a_time_is_too_slow(meet, knock, monkeypatch):
     meeting = meet(2)
     first = meeting.start(0)
     shares = meeting.stand_in(1)
-    slow, hello = knock(shares[0]), Initiator(identity(1), peer=0).take()
+    slow = knock(shares[0])
     is_closed = False
-    for byte in hello:
+    for byte in hello(identity(1)):
         try:
             slow.sendall(bytes([byte]))
             slow.settimeout(0.02)

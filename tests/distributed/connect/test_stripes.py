@@ -9,10 +9,13 @@ import pytest
 from distributed.farm.meeting import answer, identity, talk
 from support.promise import PATIENCE_S
 
-from phalanx.distributed.connect.endpoints import AGAIN_S, FIRST_S, PathHealth, StripeOptions
-from phalanx.distributed.connect.handshake import LinkPurpose, Stripe
+from phalanx.distributed.connect import connector
+from phalanx.distributed.connect.connector import STAGGER_S
+from phalanx.distributed.connect.endpoints import StripeOptions
+from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose
 
 HOME = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+TWO = [LinkPart(1, stripe=stripe, n_stripes=2) for stripe in range(2)]
 
 
 def formed(meet, ways, addresses):
@@ -86,7 +89,7 @@ def test_a_path_that_is_out_is_gone_around_and_told(meet, caplog):
         assert share[1].at_once == 2
         accepted = [server.accept()[0] for _ in range(2)]
         met = [answer(sock) for sock in accepted]
-    assert sorted(met) == [Stripe(0, 2), Stripe(1, 2)]
+    assert sorted(met) == TWO
     assert len(ends(theirs.result(PATIENCE_S)[LinkPurpose.COLLECTIVE][0])) == 2
     assert "rank 1: a path to rank 0 cannot be used (127.0.0.2 port" in caplog.text
     assert "goes over 127.0.0.1 as well, and is slower" in caplog.text
@@ -106,53 +109,49 @@ def silence(address):
         yield full.getsockname()[1]
 
 
-def past_silence(meeting, port, outages):
+def past_silence(meeting, port):
     """Form rank 1's link of two connections, one of which gets no answer."""
-    theirs = meeting.start(1, striping=StripeOptions(2), addresses=HOME[:2], path_health=outages)
+    theirs = meeting.start(1, striping=StripeOptions(2), addresses=HOME[:2])
     with socket.create_server(("127.0.0.1", 0)) as server:
         meeting.stand_in(0, port=server.getsockname()[1], gone=("127.0.0.2", port))
         accepted = [server.accept()[0] for _ in range(2)]
-        assert sorted(map(answer, accepted)) == [Stripe(0, 2), Stripe(1, 2)]
+        assert sorted(map(answer, accepted)) == TWO
         ends(theirs.result(PATIENCE_S)[LinkPurpose.COLLECTIVE][0])
         for sock in accepted:
             sock.close()
 
 
-def test_a_path_without_an_answer_is_not_waited_for_again_and_again(meet, caplog):
-    """Each way has its bound at first (it was 2 s and 5 s once); then hardly any, and it is told once."""
+def test_a_path_without_an_answer_is_gone_around_at_once_and_told(meet, caplog):
+    """Each way costs the stagger, for every new group (it was 1.5 s once, and 5 s before that)."""
     caplog.set_level("DEBUG", "phalanx.distributed")
-    outages = PathHealth()
-    told = "rank 1: a path to rank 0 cannot be used (127.0.0.2 port {} from 127.0.0.2: no answer "
     with silence("127.0.0.2") as port:
-        for limit_s, is_told in ((FIRST_S, True), (AGAIN_S, False)):
-            caplog.clear()
-            past_silence(meet(2), port, outages)
-            for source in (" from 127.0.0.2", ""):
-                tried = f"127.0.0.2 port {port}{source}: no answer within {limit_s:g} s"
-                assert f"rank 1: {tried}" in caplog.messages
-            assert (told.format(port) in caplog.text) is is_told
-
-
-def test_a_path_that_answers_again_is_as_good_as_before():
-    outages = PathHealth()
-    fresh_s = outages.patience_s("10.0.1.1", "")
-    outages.note("10.0.1.1", "")
-    assert (
-        outages.patience_s("10.0.1.1", "") < fresh_s == outages.patience_s("10.0.1.1", "10.0.1.2")
+        past_silence(meet(2), port)
+    for source in (" from 127.0.0.2", ""):
+        tried = f"127.0.0.2 port {port}{source}: no answer within {STAGGER_S:g} s"
+        assert f"rank 1: {tried}" in caplog.messages
+    told = (
+        f"rank 1: a path to rank 0 cannot be used (127.0.0.2 port {port} from 127.0.0.2: no answer "
     )
-    outages.forget("10.0.1.1", "")
-    assert outages.patience_s("10.0.1.1", "") == fresh_s
+    assert caplog.text.count(told) == 1
+
+
+def test_a_route_that_answers_late_is_used_if_no_other_does(meet, caplog, monkeypatch):
+    """The first that connects is used, and the others are given up."""
+    monkeypatch.setattr(connector, "STAGGER_S", 0.0)
+    low, high = formed(meet, [(2,), (2,)], [HOME[:2], HOME[:2]])
+    assert [len(ends(links)) for links in (low[1], high[0])] == [2, 2]
 
 
 def test_a_connection_that_is_not_of_this_link_is_not_let_in(meet, knock):
     meeting = meet(2)
     first = meeting.start(0, striping=StripeOptions(2), addresses=HOME[:2])
     shares = meeting.stand_in(1, at_once=2)
-    for stripe in (Stripe(2, 3), Stripe(0, 1), Stripe(2, 2)):
+    for stripe, n in ((2, 3), (0, 1), (2, 2)):
         with pytest.raises(ConnectionError):
-            talk(knock(shares[0]), identity(1), stripe)
+            talk(knock(shares[0]), identity(1), LinkPart(0, stripe=stripe, n_stripes=n))
     for number in range(2):
-        talk(knock(shares[0]), identity(1), Stripe(number, 2)).sendall(bytes([number]))
+        part = LinkPart(0, stripe=number, n_stripes=2)
+        talk(knock(shares[0]), identity(1), part).sendall(bytes([number]))
     for number, sock in enumerate(first.result(PATIENCE_S)[LinkPurpose.COLLECTIVE][1]):
         sock.setblocking(True)
         assert sock.recv(9) == bytes([number])

@@ -15,16 +15,17 @@ from support.promise import PATIENCE_S
 from phalanx.distributed.connect.connector import connect_links
 from phalanx.distributed.connect.endpoints import Endpoint, Share
 from phalanx.distributed.connect.handshake import (
-    ONLY,
-    Acceptor,
+    Handshake,
     Identity,
-    Initiator,
+    LinkPart,
     LinkPurpose,
-    Stripe,
+    accept,
+    initiate,
 )
 from phalanx.distributed.connect.rendezvous import Rendezvous
 
 KEY = bytes(range(32))
+TO_RANK_0 = LinkPart(0)
 Links = dict[int, socket.socket]
 
 
@@ -67,14 +68,16 @@ class Meeting:
 
         def connect() -> Links:
             made = connect_links(me, purposes, addresses, rendezvous, **options)
-            assert made.keys() == purposes.keys()
+            links = {purpose: {} for purpose in purposes}
+            for part, sock in made.items():
+                links[part.purpose].setdefault(part.peer, []).append(sock)
             if "striping" in options:
-                return made
-            links = {
-                purpose: {peer: one for peer, (one,) in made[purpose].items()}
-                for purpose in purposes
+                return links
+            ones = {
+                purpose: {peer: one for peer, (one,) in its.items()}
+                for purpose, its in links.items()
             }
-            return links if isinstance(peers, dict) else links[LinkPurpose.COLLECTIVE]
+            return ones if isinstance(peers, dict) else ones[LinkPurpose.COLLECTIVE]
 
         return self._executor.submit(connect)
 
@@ -122,22 +125,33 @@ class Late:
         return parts
 
 
-def answer(sock: socket.socket) -> Stripe:
-    """Let rank 1 prove itself to rank 0; which of its connections it is."""
-    two = Acceptor(identity(0), lambda *_: True)
-    while two.needs:
-        two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
-        sock.sendall(two.take())
-    return two.stripe
+def hello(me: Identity, part: LinkPart = TO_RANK_0) -> bytes:
+    """What a rank says first."""
+    return next(initiate(me, part))[0]
 
 
-def talk(sock: socket.socket, me: Identity | None = None, stripe: Stripe = ONLY) -> socket.socket:
-    """Prove ourselves to rank 0, as rank 1."""
-    one = Initiator(me or identity(1), peer=0, stripe=stripe)
-    while one.needs:
-        sock.sendall(one.take())
-        message = sock.recv(one.needs, socket.MSG_WAITALL)
-        if len(message) < one.needs:
+def shake(sock: socket.socket, handshake: Handshake) -> LinkPart:
+    """Run a handshake over a blocking socket; which connection it is."""
+    outgoing, needs = next(handshake)
+    while True:
+        sock.sendall(outgoing)
+        message = sock.recv(needs, socket.MSG_WAITALL)
+        if len(message) < needs:
             raise ConnectionError
-        one.receive(message)
+        try:
+            outgoing, needs = handshake.send(message)
+        except StopIteration as proven:
+            return proven.value
+
+
+def answer(sock: socket.socket) -> LinkPart:
+    """Let rank 1 prove itself to rank 0; which of its connections it is."""
+    return shake(sock, accept(identity(0), lambda _: True))
+
+
+def talk(
+    sock: socket.socket, me: Identity | None = None, part: LinkPart = TO_RANK_0
+) -> socket.socket:
+    """Prove ourselves to rank 0, as rank 1."""
+    shake(sock, initiate(me or identity(1), part))
     return sock

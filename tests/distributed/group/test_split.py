@@ -14,7 +14,7 @@ from support.runs.tiers import deep, deep_but
 import phalanx as px
 from phalanx import _native
 from phalanx.distributed.bootstrap.epoch import group_of_one
-from phalanx.distributed.connect.handshake import LinkPurpose
+from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose
 from phalanx.distributed.control import Deadline
 from phalanx.distributed.group.registry import GroupRegistry
 from phalanx.distributed.world_spec import MappedHostMemory
@@ -138,13 +138,11 @@ def test_no_split_is_made_of_an_epoch_that_is_over():
     """A thread that comes late would reset memory in which the next epoch is at work."""
     spec = group_of_one()._spec
     family = GroupRegistry(spec, MappedHostMemory(spec))
-    family.make(
-        replace(spec, channel=1, number=5), {purpose: {} for purpose in LinkPurpose}
-    ).close()
+    family.make(replace(spec, channel=1, number=5), {}).close()
     family.settle_epoch(Deadline(1.0))
     ours, theirs = socket.socketpair()
     with pytest.raises(px.DistributedError, match="epoch 1 is over"):
-        family.make(replace(spec, channel=2, number=6), {LinkPurpose.PAIR: {1: (theirs,)}})
+        family.make(replace(spec, channel=2, number=6), {LinkPart(1, LinkPurpose.PAIR): theirs})
     assert theirs.fileno() == -1
     ours.close()
 

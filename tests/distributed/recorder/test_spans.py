@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -20,6 +21,7 @@ from phalanx.distributed.summaries import (
     StragglerReport,
     TraceSummarizer,
     find_stragglers,
+    new_spans,
 )
 from phalanx.protocol import Span, Use
 
@@ -60,38 +62,38 @@ def _quick(first, count, *, begun=1, op="all_sum"):
 def test_a_record_comes_once_and_one_that_runs_until_it_is_over():
     reader = TraceSummarizer()
     first = _record(0, begun=5 * MS, arrived=7 * MS, done=8 * MS)
-    spans, missed, entries, _ = reader.read(_packed(first, _record(1, begun=9 * MS)))
+    spans, missed, entries, _ = new_spans(reader, _packed(first, _record(1, begun=9 * MS)))
     runs, over = spans
     assert (over.op, over.seq, over.inside_ns, over.wait_ns) == ("all_sum", 1, 3 * MS, 2 * MS)
     assert (runs.number, runs.done_ns, runs.wait_ns) == (1, 0, -1)
     assert (missed, len(np.frombuffer(entries, ENTRY))) == (0, 2)
-    again = reader.read(_packed(first, _record(1, begun=9 * MS, arrived=10 * MS)))[0]
+    again = new_spans(reader, _packed(first, _record(1, begun=9 * MS, arrived=10 * MS)))[0]
     assert [(span.number, span.wait_ns) for span in again] == [(1, MS)]
     ended = _record(1, begun=9 * MS, arrived=10 * MS, done=12 * MS)
-    assert [span.done_ns for span in reader.read(_packed(first, ended))[0]] == [12 * MS]
-    assert reader.read(_packed(first, ended)) == ((), 0, b"", ())
+    assert [span.done_ns for span in new_spans(reader, _packed(first, ended))[0]] == [12 * MS]
+    assert new_spans(reader, _packed(first, ended)) == ((), 0, b"", ())
 
 
 def test_the_first_look_goes_back_ten_seconds():
     old = _quick(0, 50, begun=MS)
     new = _quick(50, 50, begun=20_000 * MS)
-    spans, missed, *_ = TraceSummarizer().read(_packed(*old, *new))
+    spans, missed, *_ = new_spans(TraceSummarizer(), _packed(*old, *new))
     assert (sum(span.count for span in spans), missed) == (50, 0)
     hangs = _record(0, "recv", begun=MS)  # while another thread goes on
-    spans, *_ = TraceSummarizer().read(_packed(hangs, *new))
+    spans, *_ = new_spans(TraceSummarizer(), _packed(hangs, *new))
     assert (spans[0].op, spans[0].done_ns) == ("recv", 0)
     assert sum(span.count for span in spans) == 51
     seconds = [
         _record(i, begun=i * 100 * MS + 1, arrived=i * 100 * MS + 2, done=i * 100 * MS + 9)
         for i in range(90)
     ]
-    assert MOST_SPANS < len(TraceSummarizer().read(_packed(*seconds))[0]) <= MOST_FIRST
+    assert MOST_SPANS < len(new_spans(TraceSummarizer(), _packed(*seconds))[0]) <= MOST_FIRST
 
 
 def test_mixed_operations_and_failures_are_told_of():
     mixed = [*_quick(0, 20), *_quick(20, 3, begun=200_001, op="barrier")]
     mixed[19] = _record(19, begun=190_001, done=196_001, failure=1)
-    spans = TraceSummarizer().read(_packed(*mixed))[0]
+    spans = new_spans(TraceSummarizer(), _packed(*mixed))[0]
     assert {span.op for span in spans} == {"all_sum", "barrier"}
     assert [bool(span.failure) for span in spans].count(True) == 1
 
@@ -107,12 +109,13 @@ def test_which_algorithm_was_used_for_which_sizes():
     for record, name in zip(records, ("mesh", "mesh", "ring", "staged+ring"), strict=True):
         record[-1] |= algorithms[name] << 8
     reader = TraceSummarizer()
-    assert set(reader.read(_packed(*records)).uses) == {
+    assert set(new_spans(reader, _packed(*records)).uses) == {
         Use("all_sum", "mesh", 64, 4096),
         Use("all_sum", "ring", 1 << 20, 1 << 20),
         Use("all_gather", "staged+ring", 8, 8, is_split=True),
     }
-    assert [use.op for use in reader.read(_packed(*records)).uses] == ["all_gather"]  # it runs
+    runs = new_spans(reader, _packed(*records)).uses
+    assert [use.op for use in runs] == ["all_gather"]
 
 
 def test_who_came_last_and_by_how_much():
@@ -122,30 +125,32 @@ def test_who_came_last_and_by_how_much():
         )
 
     rows = [(0, 1, 10, 60), (1, 1, 50, 60), (2, 1, 20, 60), (3, 1, 30, 60)]
-    found = find_stragglers(seen(*rows))
+    found = find_stragglers(seen(*rows).tobytes())
     (late,) = found.late
     assert found.n_compared == 1
     assert (late.rank, late.count, late.late_ns) == (1, 1, 30)  # 20 is the median
     part = seen(*rows)
     part["group"] = 5
-    assert find_stragglers(np.append(seen(*rows), part)).n_compared == 2
+    assert find_stragglers(np.append(seen(*rows), part).tobytes()).n_compared == 2
     apart = seen(*rows[:2])
     apart["host"], apart["unsure"] = [0, 1], [0, 41]  # 40 apart: nobody can tell
-    assert find_stragglers(apart) == StragglerReport(1, (), 1, 41)
-    assert find_stragglers(seen((0, 1, 10, 0), (1, 1, 50, 0))) == StragglerReport()  # it runs
-    assert find_stragglers(seen((0, 1, 10, 60))) == StragglerReport()
-    assert find_stragglers(np.zeros(0, ENTERED)) == StragglerReport()
+    assert find_stragglers(apart.tobytes()) == StragglerReport(1, (), 1, 41)
+    assert (
+        find_stragglers(seen((0, 1, 10, 0), (1, 1, 50, 0)).tobytes()) == StragglerReport()
+    )  # it runs
+    assert find_stragglers(seen((0, 1, 10, 60)).tobytes()) == StragglerReport()
+    assert find_stragglers(b"") == StragglerReport()
 
 
 def test_a_collective_is_counted_once_over_many_looks():
     def entries(*rows):
         return np.array([(0, place, begun, done) for place, begun, done in rows], ENTRY).tobytes()
 
-    lateness = Lateness()
+    take = partial(Lateness().take, clocks={}, members={})
     # Rank 0 is read while it waits in the second one, rank 1 when it has ended it.
-    found = [lateness.take({0: entries((1, 5, 30), (2, 40, 0)), 1: entries((1, 20, 30))}, 50)]
-    found += [lateness.take({0: entries((2, 40, 90)), 1: entries((2, 85, 90))}, 100)]
-    found += [lateness.take({0: b"", 1: b""}, at) for at in (150, 200)]
+    found = [take({0: entries((1, 5, 30), (2, 40, 0)), 1: entries((1, 20, 30))}, 50)]
+    found += [take({0: entries((2, 40, 90)), 1: entries((2, 85, 90))}, 100)]
+    found += [take({0: b"", 1: b""}, at) for at in (150, 200)]
     assert [its.n_compared for its in found] == [0, 1, 1, 0]
     late = [its for compared in found for its in compared.late]
     assert [(its.rank, its.late_ns) for its in late] == [(1, 15), (1, 45)]
@@ -222,7 +227,7 @@ def test_each_operation_is_in_one_span_whatever_a_rank_does(seed, n_threads, tic
     for count, n_kept in looks:
         packed = rank.go_on(count, n_kept)
         records = np.frombuffer(packed, np.uint64).reshape(-1, 8).tolist()
-        spans = reader.read(packed).spans
+        spans = new_spans(reader, packed).spans
         fresh = [its for its in records if its[0] >> 1 > seen or its[0] >> 1 in running]
         if seen < 0:
             fresh = [its for its in fresh if its[0] & 1 or its[4] + 10**10 >= records[-1][4]]
@@ -254,7 +259,7 @@ def test_each_operation_is_in_one_span_whatever_a_rank_does(seed, n_threads, tic
 def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_largest):
     reader = TraceSummarizer()
     for packed in (b"".join(records), b"\xff" * 64 * 20 * has_largest + b"".join(records)):
-        found = reader.read(packed)
+        found = new_spans(reader, packed)
         encoded = msgspec.msgpack.encode((found.spans, found.uses))
         msgspec.msgpack.decode(encoded, type=tuple[tuple[Span, ...], tuple[Use, ...]])
         seen = np.zeros(len(found.entries) // ENTRY_NBYTES, ENTERED)
@@ -262,11 +267,11 @@ def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_
             seen[name] = np.frombuffer(found.entries, ENTRY)[name]
         seen["rank"], seen["host"], seen["unsure"] = np.arange(len(seen)), seen["entered"], -1
         seen["place"] %= 3
-        assert all(0 <= its.late_ns < 1 << 62 for its in find_stragglers(seen).late)
+        assert all(0 <= its.late_ns < 1 << 62 for its in find_stragglers(seen.tobytes()).late)
 
 
 def test_part_of_a_record_is_refused():
     with pytest.raises(ValueError, match="no whole records"):
-        TraceSummarizer().read(b"\0" * 65)
+        new_spans(TraceSummarizer(), b"\0" * 65)
     with pytest.raises(ValueError, match="no whole entries"):
         _native.entered(b"\0" * 33, 0, 0, 0)

@@ -9,40 +9,45 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import Any
 
 from fuzz.quiet import quiet
 from fuzz.supply import Supply
 
 import phalanx
-from phalanx.distributed.connect.connector import Attempt
+from phalanx.distributed.connect.connector import converse
 from phalanx.distributed.connect.handshake import (
-    Acceptor,
+    Handshake,
     HandshakeRejected,
     Identity,
-    Initiator,
+    LinkPart,
     LinkPurpose,
+    accept,
+    initiate,
 )
 
 __all__ = ["one"]
 
 _KEY = os.urandom(32)  # the fuzzer must not learn it
 _OTHER_KEY = os.urandom(32)
+_TO_RANK_0 = LinkPart(0)
 
 
 def _me(rank: int, key: bytes = _KEY) -> Identity:
     return Identity("fuzz", 7, rank, key)
 
 
+def _ends(part: LinkPart = _TO_RANK_0) -> tuple[Handshake, Handshake]:
+    return initiate(_me(1), part), accept(_me(0), lambda part: True)
+
+
 def _overheard() -> tuple[bytes, bytes, bytes, bytes]:
     """All that two true ranks say to each other, as somebody who listens has it."""
-    one, two = Initiator(_me(1), peer=0), Acceptor(_me(0), lambda *link: True)
-    said = [one.take()]
-    two.receive(said[0])
-    for here, there in ((two, one), (one, two), (two, one)):
-        said.append(here.take())
-        there.receive(said[-1])
-    return tuple(said)  # type: ignore[return-value]
+    one, two = _ends()
+    hello, _ = next(one)
+    next(two)
+    challenge, _ = two.send(hello)
+    proof, _ = one.send(challenge)
+    return hello, challenge, proof, two.send(proof)[0]
 
 
 _TAPE = _overheard()
@@ -57,9 +62,8 @@ def _said(supply: Supply) -> bytes:
     if how == 2:
         return supply.edited(supply.choice(_TAPE))
     key = supply.choice((_OTHER_KEY, bytes(32)))
-    return Initiator(
-        _me(supply.below(4), key), peer=supply.below(2), purpose=supply.below(3)
-    ).take()  # type: ignore[arg-type]
+    part = LinkPart(supply.below(2), supply.below(3))  # type: ignore[arg-type]
+    return next(initiate(_me(supply.below(4), key), part))[0]
 
 
 def _stranger(supply: Supply) -> None:
@@ -70,59 +74,66 @@ def _stranger(supply: Supply) -> None:
             sock.setblocking(False)
         is_acceptor = supply.below(2) == 0
         wanted = supply.below(4)
-        machine: Any = (
-            Acceptor(_me(0), lambda rank, purpose, stripe: rank == wanted)
+        asked = []
+
+        def is_wanted(part: LinkPart) -> bool:
+            asked.append(part)
+            return part.peer == wanted
+
+        handshake = (
+            accept(_me(0), is_wanted)
             if is_acceptor
-            else Initiator(_me(1), peer=0, purpose=LinkPurpose(supply.below(2)))
+            else initiate(_me(1), LinkPart(0, LinkPurpose(supply.below(2))))
         )
-        attempt = Attempt(ours, machine, 10.0)
-        has_replayed = False
+        steps = converse(ours, handshake)
         for _ in range(6):
-            data = _said(supply)
-            has_replayed |= data == _TAPE[0] or _TAPE[0].startswith(data)
             with contextlib.suppress(BlockingIOError):
-                theirs.send(data)
+                theirs.send(_said(supply))
             if supply.below(8) == 7:
                 theirs.shutdown(socket.SHUT_WR)
             try:
-                assert not attempt.advance(), "a stranger is in"
+                next(steps)
+            except StopIteration:
+                msg = "a stranger is in"
+                raise AssertionError(msg) from None
             except (HandshakeRejected, OSError):
                 break
-        if is_acceptor and not attempt.knows_key:
+        if is_acceptor and not asked:
             with contextlib.suppress(BlockingIOError):
                 assert not theirs.recv(1), "a stranger has got an answer"
-        assert machine.needs > 0
 
 
 def _between(supply: Supply) -> None:
     """Two true ends, and somebody who changes, swaps or replays what they say."""
-    one = Initiator(_me(1), peer=0, purpose=LinkPurpose(supply.below(2)))
-    two = Acceptor(_me(0), lambda *link: True)
-    twin, mirror = Initiator(_me(2), peer=0), Acceptor(_me(0), lambda *link: True)
-    mirror.receive(said := twin.take())
-    others = [said, mirror.take(), *_TAPE]
+    one, two = _ends(LinkPart(0, LinkPurpose(supply.below(2))))
+    mirror = accept(_me(0), lambda part: True)
+    twin, _ = next(initiate(_me(2), LinkPart(0)))
+    next(mirror)
+    others = [twin, mirror.send(twin)[0], *_TAPE]
     is_true = True
-    for here, there in ((one, two), (two, one), (one, two), (two, one)):
-        truth = here.take()
+    truth, needs_next = next(one)
+    _, needs = next(two)
+    for receiver in (two, one, two, one):
         how = supply.below(4)
         said = truth
         if how == 1:
             said = supply.edited(truth)
         elif how == 2:
             said = supply.choice(others)
-        said = said.ljust(there.needs, b"\0")[: there.needs]
+        said = said.ljust(needs, b"\0")[:needs]
         others.append(truth)
         is_true &= said == truth
+        needs = needs_next
         try:
-            there.receive(said)
+            truth, needs_next = receiver.send(said)
         except HandshakeRejected:
             assert not is_true, "the truth was not believed"
-            assert not there.outgoing
             return
-        if not there.needs:
+        except StopIteration:
             assert is_true, "it is believed, and was changed on its way"
-        if not there.outgoing and there.needs:
             return
+        if not needs_next:  # the acceptor believes the initiator
+            assert is_true, "it is believed, and was changed on its way"
 
 
 # Their places in this tuple give the seeds their meaning.

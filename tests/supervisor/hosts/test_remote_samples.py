@@ -197,7 +197,7 @@ class _Reader(SampleReader):
         )
         summary = SimpleNamespace(spans=(), missed=0, entries=b"", uses=())
         summary.__dict__.update(found)
-        self._spans = {4: SimpleNamespace(has_open=True, since=0, read=lambda _: summary)}
+        self._spans = {4: SimpleNamespace(has_open=True, since=0, news=summary)}
 
 
 def test_what_may_not_be_said_or_was_overwritten_is_counted_while_somebody_watches(monkeypatch):
@@ -205,6 +205,7 @@ def test_what_may_not_be_said_or_was_overwritten_is_counted_while_somebody_watch
     monkeypatch.setattr(
         samples_module, "time", SimpleNamespace(monotonic_ns=lambda: int(now_s[0] * 1e9))
     )
+    monkeypatch.setattr(samples_module, "new_spans", lambda reader, _: reader.news)
     many = tuple(_span(number) for number in range(MOST_SPANS + 5))
     reader, missed = _Reader({"spans": many, "missed": 2}), []
     for now_s[0] in (100, 101, 150, 151):  # each watch begins with what was before it
@@ -214,7 +215,8 @@ def test_what_may_not_be_said_or_was_overwritten_is_counted_while_somebody_watch
     assert missed == [0, 7, 0, 7]
 
 
-def test_a_host_whose_look_fails_says_so_little_and_goes_on():
+def test_a_host_whose_look_fails_says_so_little_and_goes_on(monkeypatch):
+    monkeypatch.setattr(samples_module, "new_spans", lambda reader, _: reader.news)
     reader = _Reader({})
     assert [its.rank for its in reader.read().ranks] == [4]
     reader._host.memory.counters = None  # as a mistake of ours

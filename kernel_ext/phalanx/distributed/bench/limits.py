@@ -242,7 +242,7 @@ def _connect(
         )
     except (DistributedError, OSError):
         return {}  # the peer receives no stream, so the limit stays unknown
-    found = {peer: socks[0] for peer, socks in links[LinkPurpose.PAIR].items()}
+    found = {part.peer: sock for part, sock in links.items()}
     for sock in found.values():
         sock.settimeout(_PATIENCE_S)
     return found

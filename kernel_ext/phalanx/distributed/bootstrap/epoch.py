@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from phalanx import _native
-from phalanx.errors import CollectiveTimeout, DistributedError
+from phalanx.errors import CollectiveTimeout
 
 from ..connect.rendezvous import Rendezvous, name_ranks
 from ..control import Deadline
-from ..group.formation import CONNECT_LIMIT_S, Formed, Part, form_part, part_of
+from ..group.formation import (
+    CONNECT_LIMIT_S,
+    Formed,
+    Part,
+    exchange,
+    form_part,
+    gather_problems,
+    try_part,
+)
 from ..group.group import Group
 from ..group.registry import ADAPTERS, GroupRegistry, Report
 from ..world_spec import MappedHostMemory, WorldSpec
@@ -75,17 +82,16 @@ def next_epoch(
             Part(number, split._spec.channel, split._spec.members)
             for number, split in sorted(held.items())
         )
-        arrivals = _gather(meeting, Arrival(mine, master), deadline)
-        standing, lost = judge({spec.world_rank(r): its.splits for r, its in enumerate(arrivals)})
+        arrivals = exchange(meeting, Arrival(mine, master), Arrival, deadline.remaining())
+        standing, lost = judge(
+            {member: its.splits for member, its in zip(spec.members, arrivals, strict=True)}
+        )
         every_rank = Part(0, 0, tuple(range(spec.size)))
         world = form_part(meeting, spec, [every_rank], registry, None, deadline.remaining())
         assert world is not None
         formed[0] = world
         problems = _form_splits(standing, formed, meeting, spec, registry, deadline)
-        for rank, its in enumerate(_gather(meeting, problems, deadline)):
-            for number, why in its.items():
-                who = f"rank {spec.world_rank(rank)}"
-                lost.setdefault(number, f"this split could not be formed again: {who}: {why}")
+        problems = gather_problems(meeting, spec, problems, deadline.remaining())
     except BaseException as error:
         for engine, _ in formed.values():
             engine.close()
@@ -93,8 +99,10 @@ def next_epoch(
             raise CollectiveTimeout(str(error)) from error
         raise
     _log.debug("rank %d of %d: epoch %d stands", spec.rank, spec.size, spec.epoch)
-    for number in lost.keys() & formed.keys():
-        formed.pop(number)[0].close()
+    for number, why in problems.items():
+        lost[number] = f"this split could not be formed again: {why}"
+        if number in formed:
+            formed.pop(number)[0].close()
     engine, spec = formed.pop(0)
     if group is None:
         group = Group(engine, spec, registry)
@@ -108,13 +116,6 @@ def next_epoch(
     if old is not None:
         old.end(lost)
     return group, arrivals[0].master
-
-
-def _gather(meeting: Rendezvous, mine: Any, deadline: Deadline) -> list[Any]:
-    """Exchange values of one type; a dict has the problems by split."""
-    packed = meeting.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
-    kind: Any = dict[int, str] if isinstance(mine, dict) else type(mine)
-    return [msgspec.msgpack.decode(data, type=kind) for data in packed]
 
 
 def judge(table: Mapping[int, Sequence[Part]]) -> tuple[list[Part], dict[int, str]]:
@@ -169,43 +170,25 @@ def _form_splits(
     once.
     """
     # From here on use the ranks of the new world, which may have fewer ranks.
-    here = {spec.world_rank(rank): rank for rank in range(spec.size)}
+    here = {member: rank for rank, member in enumerate(spec.members)}
     world, _ = formed[0]
     problems: dict[int, str] = {}
     for channel in sorted({part.channel for part in standing}):
         parts = [
-            Part(part.number, channel, tuple(here[rank] for rank in part.ranks))
+            Part(part.number, channel, tuple(here[member] for member in part.ranks))
             for part in standing
             if part.channel == channel
         ]
-        own = part_of(spec.rank, parts)
         left = deadline.remaining()
         # Half of the time: the other half is for exchanging the results.
         timeout = CONNECT_LIMIT_S if left is None else min(CONNECT_LIMIT_S, left / 2)
-        try:
-            split = form_part(meeting, spec, parts, registry, world, timeout)
-        except (DistributedError, OSError, ValueError) as error:
-            if world.failure is not None:
-                raise
-            if own is not None:
-                problems[own.number] = str(error)
-        else:
-            if own is not None and split is not None:
-                formed[own.number] = split
+        made, problem = try_part(meeting, spec, parts, registry, world, timeout)
+        formed |= made
+        problems |= problem
     return problems
 
 
 def group_of_one() -> Group:
     """Make a group with one rank, for a process in no world."""
-    spec = WorldSpec(
-        rank=0,
-        size=1,
-        epoch=1,
-        workspace="",
-        key=b"",
-        hosts=(0,),
-        slots=(0,),
-        host_names=("",),
-        addresses=(),
-    )
+    spec = WorldSpec(0, (0,), 1, workspace="", key=b"", hosts=(0,), slots=(0,), host_names=("",))
     return Group(_native.Group(rank=0, size=1, epoch=spec.epoch, hosts=(0,)), spec)

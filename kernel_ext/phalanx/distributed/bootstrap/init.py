@@ -103,20 +103,15 @@ def recover(timeout: float | None = 30.0) -> Group:
         return join_anew(limit)
     group = world()
     if group is not None and is_mpi(group):
-        return _meet_again(group, limit)
+        try:
+            group.barrier(limit)
+        except DistributedError as error:
+            msg = f"{_MPI} ({error})"
+            raise NotSupported(msg) from error
+        return group
     if group is None and was_launched(os.environ):
         return adopt(lambda: join_mpi(limit))
     return _alone()
-
-
-def _meet_again(group: Group, timeout: float | None) -> Group:
-    """Wait at a barrier of MPI's ranks; raise `NotSupported` on any failure."""
-    try:
-        group.barrier(timeout)
-    except DistributedError as error:
-        msg = f"{_MPI} ({error})"
-        raise NotSupported(msg) from error
-    return group
 
 
 def init(
@@ -196,7 +191,12 @@ is not set, so no Phalanx supervisor started this process; use %distributed star
         group = world()
         return join(timeout, addresses=addresses) if group is None else _open(group, timeout)
     if backend == "mpi" or (backend == "any" and was_launched(os.environ)):
-        _refuse_for_mpi(interface)
+        if interface is not None:
+            msg = (
+                f"interface={interface!r} is for backend 'ring'; MPI chooses its own: --mpi-arg="
+                f"'--mca btl_tcp_if_include {interface}' (Open MPI), or -iface (MPICH)"
+            )
+            raise NotSupported(msg)
         return _init_mpi(strict, timeout)
     if strict:
         named = _named_ranks(os.environ)
@@ -319,12 +319,3 @@ def _addresses_of(interface: str) -> tuple[str, ...]:
         )
         raise NotSupported(msg)
     return addresses
-
-
-def _refuse_for_mpi(interface: str | None) -> None:
-    if interface is not None:
-        msg = (
-            f"interface={interface!r} is for backend 'ring'; MPI chooses its own: "
-            f"--mpi-arg='--mca btl_tcp_if_include {interface}' (Open MPI), or -iface (MPICH)"
-        )
-        raise NotSupported(msg)

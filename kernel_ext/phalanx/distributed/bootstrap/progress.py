@@ -36,13 +36,6 @@ class Called(NamedTuple):
         return say_message(self.op, self.peer, self.number)
 
 
-class HeldAt(NamedTuple):
-    """Operation and group (0: the world) at which a rank is held."""
-
-    group: int
-    called: Called
-
-
 class Progress(NamedTuple):
     """Progress of this rank in an epoch.
 
@@ -50,6 +43,7 @@ class Progress(NamedTuple):
     are ``(group, peer, is_recv)``, with peer -1 for collectives. ``is_open``: an operation is still
     running. For some microseconds between two submitted operations, the number of a group's last
     one is unknown: `begun` then has the last completed one, and the rank is not reported as held.
+    ``held``: the group (0: the world) and operation at which the rank is held.
     """
 
     epoch: int
@@ -57,7 +51,7 @@ class Progress(NamedTuple):
     is_open: bool
     current: Called | None
     last: Called | None
-    held: HeldAt | None
+    held: tuple[int, Called] | None
 
 
 def progress() -> Progress | None:
@@ -82,38 +76,37 @@ def progress() -> Progress | None:
         any(is_open for _, _, is_open, *_ in groups),
         open_ones[0] if open_ones else None,
         last if last is not None and last.number else None,
-        HeldAt(held[0], Called(*held[1:])) if held is not None and is_exact else None,
+        (held[0], Called(*held[1:])) if held is not None and is_exact else None,
     )
 
 
 def hold() -> None:
     """Hold the main thread before its next operation."""
-    found = current_page()
-    if found is not None:
+    if found := current_page():
         page, slot = found
         page.hold(slot, threading.main_thread().native_id or 0)
 
 
-def drop_hold() -> bool:
+def drop_hold() -> None:
     """Cancel the hold, except of a thread that is held now.
 
-    Returns whether the thread is held now; it then stays held until it is interrupted or released.
+    Such a thread stays held until it is interrupted or released.
     """
-    found = current_page()
-    return found is not None and found[0].drop_hold(found[1])
+    if found := current_page():
+        page, slot = found
+        page.drop_hold(slot)
 
 
 def release() -> None:
     """Cancel the hold and let a held main thread continue."""
-    found = current_page()
-    if found is not None:
-        found[0].release(found[1])
+    if found := current_page():
+        page, slot = found
+        page.release(slot)
 
 
 def let_in(epoch: int, begun: Iterable[tuple[int, int, bool, int]]) -> None:
     """Let a held rank run operations up to ``(group, peer, is_recv, number)``."""
-    found = current_page()
-    if found is not None:
+    if found := current_page():
         page, slot = found
         for group, peer, is_recv, number in begun:
             page.let_in(slot, epoch, group, number, peer, is_recv)

@@ -61,15 +61,16 @@ def open_channel(value: str) -> Channel:
 
 def spec_of_world(welcome: Welcome, addresses: tuple[str, ...] = ()) -> WorldSpec:
     """Describe the world of a welcome; ``addresses`` override the supervisor's."""
-    spec = WorldSpec(
-        rank=welcome.rank,
-        size=welcome.world.size,
+    members = welcome.members or tuple(range(welcome.world.size))
+    return WorldSpec(
+        rank=members.index(welcome.rank),
+        members=members,
         epoch=welcome.epoch,
         workspace=welcome.world.name,
         key=welcome.key,
-        hosts=welcome.hosts,
-        slots=welcome.slots,
-        host_names=welcome.host_names,
+        hosts=tuple(welcome.hosts[member] for member in members),
+        slots=tuple(welcome.slots[member] for member in members),
+        host_names=tuple(welcome.host_names[host] for host in welcome.hosts),
         addresses=addresses or welcome.addresses,
         transport=welcome.world.transport,
         page_fd=welcome.page_fd,
@@ -80,7 +81,6 @@ def spec_of_world(welcome: Welcome, addresses: tuple[str, ...] = ()) -> WorldSpe
         if addresses
         else StripeOptions(welcome.at_once, welcome.world.connections_per_ip),
     )
-    return spec.part(welcome.members) if welcome.members else spec
 
 
 class _Process:
@@ -222,7 +222,7 @@ def join(timeout: float | None = 30.0, *, addresses: tuple[str, ...] = ()) -> Gr
     again waits for the others without a limit: they may compute for long before they notice the
     failure and recover. Raises as `init`.
     """
-    return _join(lambda number: Join(number, os.getpid(), phalanx.__version__), timeout, addresses)
+    return _join(timeout, addresses)
 
 
 def join_anew(timeout: float | None = 30.0) -> Group:
@@ -231,27 +231,28 @@ def join_anew(timeout: float | None = 30.0) -> Group:
     The new world is formed when each rank has called this, or `join` in a new process. If the group
     works on every rank, it stays as it is. Raises as `recover`.
     """
-
-    def ask_again(number: int) -> Recover:
-        group = _PROCESS.group
-        epoch = 0 if group is None else group._spec.epoch
-        return Recover(number, epoch, is_over(group), phalanx.__version__)
-
-    return _join(ask_again, timeout)
+    return _join(timeout, recovers=True)
 
 
 def _join(
-    make: Callable[[int], Join | Recover], timeout: float | None, addresses: tuple[str, ...] = ()
+    timeout: float | None, addresses: tuple[str, ...] = (), *, recovers: bool = False
 ) -> Group:
-    """Request a world until it can be formed; ``make`` makes the request."""
+    """Request a world until it can be formed."""
     limit = seconds(timeout)
     deadline = Deadline(limit)
     with _PROCESS.lock:
         channel = supervisor_channel()
         _PROCESS.addresses = addresses or _PROCESS.addresses
         while True:
-            request, group = make(channel.next_id()), _PROCESS.group
-            is_new = isinstance(request, Join) and group is None and _was_restarted()
+            group, number = _PROCESS.group, channel.next_id()
+            if recovers:
+                epoch = 0 if group is None else group._spec.epoch
+                request: Join | Recover = Recover(
+                    number, epoch, is_over(group), phalanx.__version__
+                )
+            else:
+                request = Join(number, os.getpid(), phalanx.__version__)
+            is_new = not recovers and group is None and _is_set(RESTART_VARIABLES[0])
             try:
                 welcome = _welcome(channel, request, deadline)
             except CollectiveTimeout as error:
@@ -265,19 +266,25 @@ def _join(
             if (
                 group is not None
                 and group._spec.epoch == welcome.epoch
-                and (isinstance(request, Recover) or not is_over(group))
+                and (recovers or not is_over(group))
             ):
                 return group  # no rank has to recover, or another thread of this rank has joined
             try:
                 return _enter(channel, welcome, deadline)
             except RankFailure:
-                if not _are_replaced() or deadline.is_over():
+                # If the supervisor may start the lost rank again, this is no failure yet: the next
+                # request waits for the rank, and is refused at once if the rank does not return.
+                if not _is_set(RESTART_VARIABLES[1]) or deadline.is_over():
                     raise
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "0") != "0"
 
 
 def _welcome(channel: Channel, request: Join | Recover, deadline: Deadline) -> Welcome:
     """Ask the supervisor for a world."""
-    names = () if _PROCESS.group is None else _PROCESS.group._spec.every_host_name()
+    names = () if _PROCESS.group is None else _PROCESS.group._spec.host_names
     try:
         answer = ask(channel, request, timeout=deadline.remaining(), host_names=names)
     except Unanswered as late:
@@ -301,26 +308,12 @@ def _welcome(channel: Channel, request: Join | Recover, deadline: Deadline) -> W
     return answer
 
 
-def _was_restarted() -> bool:
-    """Whether this process replaces one of the same rank, in a script."""
-    return os.environ.get(RESTART_VARIABLES[0], "0") != "0"
-
-
-def _are_replaced() -> bool:
-    """Whether the supervisor may start a lost rank again.
-
-    Then a rank that is lost while a world is formed is no failure yet: the next request waits for
-    the rank. The supervisor refuses that request at once if the rank does not return.
-    """
-    return os.environ.get(RESTART_VARIABLES[1], "0") != "0"
-
-
 def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
     """Form the epoch that the supervisor has named."""
     spec = spec_of_world(welcome, _PROCESS.addresses)
     memory = _memory_for(spec)
     rendezvous = ChannelRendezvous(
-        channel, epoch=spec.epoch, size=spec.size, host_names=spec.every_host_name()
+        channel, epoch=spec.epoch, size=spec.size, host_names=spec.host_names
     )
     address = spec.addresses[0] if spec.addresses else "127.0.0.1"
     try:
@@ -337,7 +330,7 @@ def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
         _give_up(spec, memory, error)
         raise
     put_master(master, spec.epoch, welcome.kept)
-    if spec.members:
+    if welcome.members:
         os.environ.update(place_variables(spec.rank, spec.size))
     return _adopted(group)
 

@@ -3,10 +3,6 @@
 A stripe is one of the connections of a link. Both ends of a link compute the same number of stripes
 from the addresses and counts in their shares.
 
-A cable that is pulled out causes no error, only silence, so a connection attempt needs a timeout.
-The timeout applies if the link has another route; it is shorter on a path that was silent a moment
-ago. A busy peer does not cause such a timeout, because the peer's kernel answers.
-
 The kernel copies data between two processes of one machine inside memory, so copies limit the speed
 of such a link. Copies are twice as fast while the data in flight fits a core's cache. By default
 the kernel queues up to `tcp_wmem` (4 MiB). Measured: four ranks on two cores took 8.7 ms for an
@@ -23,7 +19,6 @@ import contextlib
 import hashlib
 import logging
 import socket
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,18 +30,11 @@ import msgspec
 from phalanx.errors import DistributedError
 from phalanx.protocol import MOST_CONNECTIONS
 
-from .handshake import LinkPurpose
+from .handshake import LinkPart, LinkPurpose
 
 _BACKLOG = 512  # connections that wait to be accepted: ranks and some foreign processes
 _log = logging.getLogger(__name__)
 
-# Chosen by judgement: an answer takes less than 1 ms in a machine room and 0.3 s around the world.
-# The first packet may be lost, also by a kernel with hundreds of connections that wait to be
-# accepted; the kernel sends it again after 1 s.
-FIRST_S = 1.5
-
-AGAIN_S = 0.4  # paid for each new group; the path is used again as soon as the cable is back
-REMEMBERED_S = 60.0
 # The kernel doubles this value; net.core.wmem_max (usually 208 KiB) limits it. Measured with 96 to
 # 208 KiB: 192 is the best or second best at each size. With 32 KiB a segment of 64 KiB stalls.
 _SEND_BUFFER_NBYTES = 192 << 10
@@ -76,40 +64,20 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine: str = ""
 
 
-def open_socket(
-    host: str, port: int, *, passive: bool, source: str = ""
-) -> tuple[socket.socket, tuple[object, ...]]:
-    """Make a non-blocking stream socket; return it with its full address.
-
-    ``host`` is a numeric address, or a name if ``passive``. The socket is bound to ``source``, a
-    numeric address of this machine, unless ``source`` is empty.
-    """
-    flags = socket.AI_PASSIVE if passive else socket.AI_NUMERICHOST
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+def open_socket(route: Route) -> tuple[socket.socket, tuple[object, ...]]:
+    """Make a non-blocking socket for a route; return it with the address."""
+    host, port = route.endpoint.host, route.endpoint.port
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     family, kind, protocol, _name, address = found[0]
     sock = socket.socket(family, kind, protocol)
     sock.setblocking(False)
-    if source:
+    if route.source:
         try:
-            at = socket.getaddrinfo(source, 0, family, kind, flags=socket.AI_NUMERICHOST)
-            sock.bind(at[0][4])
+            sock.bind((route.source, 0))
         except OSError:
             sock.close()
             raise
     return sock, address
-
-
-def _listen_on(address: str) -> socket.socket:
-    sock, full = open_socket(address, 0, passive=True)
-    try:
-        if sock.family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(full)
-        sock.listen(_BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 def listen(addresses: Sequence[str]) -> list[tuple[socket.socket, Endpoint]]:
@@ -121,11 +89,13 @@ def listen(addresses: Sequence[str]) -> list[tuple[socket.socket, Endpoint]]:
     listeners: list[tuple[socket.socket, Endpoint]] = []
     refused = []
     for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
-            sock = _listen_on(address)
+            sock = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
         except OSError as error:
             refused.append(f"{address}: {error.strerror or error}")
             continue
+        sock.setblocking(False)
         host, port = sock.getsockname()[:2]
         listeners.append((sock, Endpoint(host, port)))
     if not listeners:
@@ -201,11 +171,20 @@ class Route(NamedTuple):
     """Endpoint to connect to and source address; "": the system's choice.
 
     A detour shares the path of another connection, so the link is slower than it should be.
+
+    Examples
+    --------
+    >>> str(Route(Endpoint("10.0.1.1", 4711), "10.0.1.2"))
+    '10.0.1.1 port 4711 from 10.0.1.2'
     """
 
     endpoint: Endpoint
     source: str = ""
     is_detour: bool = False
+
+    def __str__(self) -> str:
+        host, port = self.endpoint.host, self.endpoint.port
+        return f"{host} port {port}{f' from {self.source}' if self.source else ''}"
 
 
 def n_stripes(purpose: LinkPurpose, mine: Share, theirs: Share) -> int:
@@ -228,7 +207,7 @@ def n_stripes(purpose: LinkPurpose, mine: Share, theirs: Share) -> int:
 
 
 def routes_of(
-    purpose: LinkPurpose, stripe: int, mine: Share, theirs: Share, sources: Sequence[str]
+    part: LinkPart, mine: Share, theirs: Share, sources: Sequence[str]
 ) -> tuple[Route, ...]:
     """Return the routes to try for one connection, the best first.
 
@@ -241,16 +220,16 @@ def routes_of(
     --------
     >>> a, b = Endpoint("10.0.0.2", 1), Endpoint("10.0.1.2", 2)
     >>> two = Share(((), ()), (a, b), at_once=2)
-    >>> [tuple(r)[1:] for r in routes_of(LinkPurpose.COLLECTIVE, 1, two, two, ["10.0.0.1", "10.0.1.1"])]
+    >>> [tuple(r)[1:] for r in routes_of(LinkPart(0, stripe=1), two, two, ["10.0.0.1", "10.0.1.1"])]
     [('10.0.1.1', False), ('', False), ('', True)]
-    >>> routes_of(LinkPurpose.PAIR, 0, two, two, ["10.0.0.1", "10.0.1.1"])[0].source
+    >>> routes_of(LinkPart(0, LinkPurpose.PAIR), two, two, ["10.0.0.1", "10.0.1.1"])[0].source
     ''
     """
-    at_once = 1 if purpose is LinkPurpose.PAIR else _at_once(mine, theirs)
+    at_once = 1 if part.purpose is LinkPurpose.PAIR else _at_once(mine, theirs)
     endpoints = theirs.endpoints
     if at_once == 1:
         return tuple(map(Route, endpoints))
-    place = stripe % at_once
+    place = part.stripe % at_once
     own = endpoints[place]
     others = (*endpoints[:place], *endpoints[place + 1 :])
     return (
@@ -262,56 +241,6 @@ def routes_of(
 
 def _at_once(mine: Share, theirs: Share) -> int:
     return min(mine.at_once, theirs.at_once)
-
-
-class PathHealth:
-    """Paths of one process that were silent lately, shared by its groups.
-
-    There is no lock. Threads that form groups at the same time may overwrite each other's entries.
-    At worst an attempt takes longer, or a warning is repeated.
-    """
-
-    def __init__(self) -> None:
-        self._since: dict[tuple[str, str], float] = {}  # by endpoint's host, source
-        self._logged_s: dict[tuple[str, int], float] = {}  # by endpoint's host, peer
-
-    def patience_s(self, host: str, source: str) -> float:
-        """Return the connect timeout of a route that has an alternative."""
-        since = self._since.get((host, source))
-        is_known = since is not None and time.monotonic() - since < REMEMBERED_S
-        return AGAIN_S if is_known else FIRST_S
-
-    def note(self, host: str, source: str) -> None:
-        """Record that a path was silent; keep the first report's time."""
-        if self.patience_s(host, source) == FIRST_S:
-            self._since[host, source] = time.monotonic()
-
-    def forget(self, host: str, source: str) -> None:
-        """Record that a path works."""
-        self._since.pop((host, source), None)
-
-    def warn(self, me: int, peer: int, direct: str, why: str, over: str) -> None:
-        """Warn about a detour to a peer, at most once a minute."""
-        key, now = (direct, peer), time.monotonic()
-        if now - self._logged_s.get(key, -REMEMBERED_S) < REMEMBERED_S:
-            return
-        self._logged_s[key] = now
-        _log.warning(
-            "rank %d: a path to rank %d cannot be used (%s): what should go there goes over %s as "
-            "well, and is slower",
-            me, peer, why, over,
-        )  # fmt: skip
-
-
-def where(endpoint: Endpoint, source: str) -> str:
-    """Format a path for an error text.
-
-    Examples
-    --------
-    >>> where(Endpoint("10.0.1.1", 4711), "10.0.1.2")
-    '10.0.1.1 port 4711 from 10.0.1.2'
-    """
-    return f"{endpoint.host} port {endpoint.port}{f' from {source}' if source else ''}"
 
 
 @cache

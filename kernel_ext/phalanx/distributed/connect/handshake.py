@@ -1,7 +1,8 @@
 """Prove identity at both ends of a new connection before its use.
 
-Mutual HMAC-SHA256 challenge and response. `Initiator` and `Acceptor` are state machines without
-input and output: the caller feeds them messages of fixed size.
+Mutual HMAC-SHA256 challenge and response. `initiate` and `accept` are generators without input and
+output: they yield the bytes to send and how many bytes to receive after that; their caller sends
+them the received bytes.
 
 The connecting end proves itself first. Its first message is authenticated with the key, so the
 acceptor recognizes a foreign process at once and tells it nothing. A process that replays a rank's
@@ -30,10 +31,10 @@ import hashlib
 import hmac
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 VERSION = 5  # of this handshake and of the engine's bytes after it
 KEY_MIN_NBYTES = 16  # 128 bits cannot be guessed
@@ -50,14 +51,16 @@ class LinkPurpose(IntEnum):
     PAIR = 1  # messages from one rank to another
 
 
-class Stripe(NamedTuple):
-    """Number of a connection in its link, from 0; ``of``: their count."""
+class LinkPart(NamedTuple):
+    """Connection of a link with a peer: ``stripe``, from 0, of ``n_stripes``."""
 
-    number: int
-    of: int
+    peer: int
+    purpose: LinkPurpose = LinkPurpose.COLLECTIVE
+    stripe: int = 0
+    n_stripes: int = 1
 
 
-ONLY = Stripe(0, 1)
+Handshake: TypeAlias = Generator[tuple[bytes, int], bytes, LinkPart]
 
 
 class HandshakeRejected(Exception):
@@ -83,135 +86,87 @@ class Identity:
         """Return a hash of the workspace's name, for the hello."""
         return hashlib.sha256(self.workspace.encode()).digest()
 
-    def prove(self, role: bytes, hello: bytes, challenge: bytes) -> bytes:
+    def prove(self, role: bytes, hello: bytes, challenge: bytes = b"") -> bytes:
         """Compute the proof that ``role`` must give in this exchange."""
         return hmac.digest(self.key, b"phalanx link " + role + b"\0" + hello + challenge, "sha256")
 
 
-class Initiator:
-    """Connecting end: send ``outgoing``, feed ``needs`` bytes, repeat until done.
+def initiate(me: Identity, part: LinkPart) -> Handshake:
+    """Prove this rank and the peer that it connects to.
+
+    Raises `HandshakeRejected`, as `accept`.
 
     Examples
     --------
     >>> key = bytes(32)
-    >>> one = Initiator(Identity("lab", 1, 2, key), peer=0)
-    >>> two = Acceptor(Identity("lab", 1, 0, key), lambda rank, purpose, stripe: rank == 2)
-    >>> two.receive(one.take())
-    >>> one.receive(two.take())
-    >>> two.receive(one.take())
-    >>> one.receive(two.take())
-    >>> one.needs, two.needs, one.peer, two.peer
-    (0, 0, 0, 2)
+    >>> one = initiate(Identity("lab", 1, 2, key), LinkPart(0))
+    >>> two = accept(Identity("lab", 1, 0, key), lambda part: part.peer == 2)
+    >>> hello, _ = next(one)
+    >>> _, needs = next(two)
+    >>> needs == len(hello)
+    True
+    >>> challenge, _ = two.send(hello)
+    >>> proof, _ = one.send(challenge)
+    >>> proof, needs = two.send(proof)  # and no more is needed
+    >>> needs
+    0
     """
-
-    def __init__(
-        self,
-        me: Identity,
-        *,
-        peer: int,
-        purpose: LinkPurpose = LinkPurpose.COLLECTIVE,
-        stripe: Stripe = ONLY,
-    ) -> None:
-        self._me = me
-        self.peer = peer
-        self.purpose = purpose
-        self.stripe = stripe
-        link = (me.epoch, me.rank, peer, purpose, *stripe)
-        nonce = os.urandom(_NONCE_NBYTES)
-        hello = _HELLO.pack(_MAGIC, VERSION, me.digest(), *link, nonce)
-        self._hello = hello + me.prove(b"hello", hello, b"")
-        self._challenge: bytes | None = None
-        self.outgoing = self._hello
-        self.needs = _NONCE_NBYTES
-
-    def take(self) -> bytes:
-        """Return the bytes to send now, and clear them."""
-        taken, self.outgoing = self.outgoing, b""
-        return taken
-
-    def receive(self, message: bytes) -> None:
-        """Process a message of ``needs`` bytes; raise `HandshakeRejected` if wrong."""
-        if self._challenge is None:
-            self._challenge = message
-            self.outgoing = self._me.prove(b"initiator", self._hello, message)
-            self.needs = _PROOF_NBYTES
-            return
-        proof = self._me.prove(b"acceptor", self._hello, self._challenge)
-        if not hmac.compare_digest(proof, message):
-            msg = f"what listens at the address of rank {self.peer} could not prove itself"
-            raise HandshakeRejected(msg)
-        self.needs = 0
+    link = (me.epoch, me.rank, *part)
+    hello = _HELLO.pack(_MAGIC, VERSION, me.digest(), *link, os.urandom(_NONCE_NBYTES))
+    hello += me.prove(b"hello", hello)
+    challenge = yield hello, _NONCE_NBYTES
+    proof = yield me.prove(b"initiator", hello, challenge), _PROOF_NBYTES
+    if not hmac.compare_digest(proof, me.prove(b"acceptor", hello, challenge)):
+        msg = f"what listens at the address of rank {part.peer} could not prove itself"
+        raise HandshakeRejected(msg)
+    return part
 
 
-class Acceptor:
-    """Listening end; ``is_wanted`` tells whether a connection is still missing."""
+def accept(me: Identity, is_wanted: Callable[[LinkPart], bool]) -> Handshake:
+    """Have a connecting rank prove itself, then prove this rank.
 
-    def __init__(self, me: Identity, is_wanted: Callable[[int, LinkPurpose, Stripe], bool]) -> None:
-        self._me = me
-        self._is_wanted = is_wanted
-        self._hello: bytes | None = None
-        self._challenge = b""
-        self.peer = -1
-        self.purpose = LinkPurpose.COLLECTIVE
-        self.stripe = ONLY
-        self.outgoing = b""
-        self.needs = _HELLO.size + _PROOF_NBYTES
+    ``is_wanted`` tells whether a connection is still missing. It is asked only about a hello with a
+    valid HMAC, perhaps a replayed one.
+    """
+    hello = yield b"", _HELLO.size + _PROOF_NBYTES
+    part = _read_hello(me, hello, is_wanted)
+    challenge = os.urandom(_NONCE_NBYTES)
+    proof = yield challenge, _PROOF_NBYTES
+    if not hmac.compare_digest(proof, me.prove(b"initiator", hello, challenge)):
+        msg = f"a claim to be rank {part.peer} without proof"
+        raise HandshakeRejected(msg)
+    # Check again: another connection may have proved the same rank meanwhile.
+    if not is_wanted(part):
+        msg = f"rank {part.peer} is connected already"
+        raise HandshakeRejected(msg)
+    yield me.prove(b"acceptor", hello, challenge), 0
+    return part
 
-    @property
-    def knows_key(self) -> bool:
-        """Whether the hello has a valid HMAC, perhaps a replayed one."""
-        return self._hello is not None
 
-    def take(self) -> bytes:
-        """Return the bytes to send now, and clear them."""
-        taken, self.outgoing = self.outgoing, b""
-        return taken
-
-    def receive(self, message: bytes) -> None:
-        """Process a message of ``needs`` bytes; raise `HandshakeRejected` if wrong."""
-        if self._hello is None:
-            self._check_hello(message)
-            self._hello = message
-            self._challenge = self.outgoing = os.urandom(_NONCE_NBYTES)
-            self.needs = _PROOF_NBYTES
-            return
-        proof = self._me.prove(b"initiator", self._hello, self._challenge)
-        if not hmac.compare_digest(proof, message):
-            msg = f"a claim to be rank {self.peer} without proof"
-            raise HandshakeRejected(msg)
-        # Check again: another connection may have proved the same rank meanwhile.
-        if not self._is_wanted(self.peer, self.purpose, self.stripe):
-            msg = f"rank {self.peer} is connected already"
-            raise HandshakeRejected(msg)
-        self.outgoing = self._me.prove(b"acceptor", self._hello, self._challenge)
-        self.needs = 0
-
-    def _check_hello(self, message: bytes) -> None:
-        hello, seal = message[: _HELLO.size], message[_HELLO.size :]
-        magic, version, digest, epoch, source, target, purpose, *which, _nonce = _HELLO.unpack(
-            hello
-        )
-        stripe = Stripe(*which)
-        if magic != _MAGIC:
-            wrong = "not a rank"
-        elif version != VERSION:
-            wrong = f"protocol version {version}, this is {VERSION}"
-        elif digest != self._me.digest():
-            wrong = "a rank of another workspace"
-        elif not hmac.compare_digest(seal, self._me.prove(b"hello", hello, b"")):
-            wrong = f"a claim to be rank {source} with another key"
-        elif epoch != self._me.epoch:
-            wrong = f"a rank of epoch {epoch}, this is {self._me.epoch}"
-        elif target != self._me.rank:
-            wrong = f"a rank that looks for rank {target}, this is {self._me.rank}"
-        elif purpose not in tuple(LinkPurpose):
-            wrong = f"rank {source} with a connection of kind {purpose}, which is not known"
-        elif not self._is_wanted(source, LinkPurpose(purpose), stripe):
-            name = f"{LinkPurpose(purpose).name.lower()} link"
-            if stripe != ONLY:
-                name += f" {stripe.number + 1} of {stripe.of}"
-            wrong = f"rank {source}, but its {name} is not awaited"
-        else:
-            self.peer, self.purpose, self.stripe = source, LinkPurpose(purpose), stripe
-            return
-        raise HandshakeRejected(wrong)
+def _read_hello(me: Identity, message: bytes, is_wanted: Callable[[LinkPart], bool]) -> LinkPart:
+    hello, seal = message[: _HELLO.size], message[_HELLO.size :]
+    fields = _HELLO.unpack(hello)
+    magic, version, digest, epoch, source, target, purpose, stripe, n_stripes, _nonce = fields
+    if magic != _MAGIC:
+        wrong = "not a rank"
+    elif version != VERSION:
+        wrong = f"protocol version {version}, this is {VERSION}"
+    elif digest != me.digest():
+        wrong = "a rank of another workspace"
+    elif not hmac.compare_digest(seal, me.prove(b"hello", hello)):
+        wrong = f"a claim to be rank {source} with another key"
+    elif epoch != me.epoch:
+        wrong = f"a rank of epoch {epoch}, this is {me.epoch}"
+    elif target != me.rank:
+        wrong = f"a rank that looks for rank {target}, this is {me.rank}"
+    elif purpose not in tuple(LinkPurpose):
+        wrong = f"rank {source} with a connection of kind {purpose}, which is not known"
+    else:
+        part = LinkPart(source, LinkPurpose(purpose), stripe, n_stripes)
+        if is_wanted(part):
+            return part
+        name = f"{part.purpose.name.lower()} link"
+        if (stripe, n_stripes) != (0, 1):
+            name += f" {stripe + 1} of {n_stripes}"
+        wrong = f"rank {source}, but its {name} is not awaited"
+    raise HandshakeRejected(wrong)

@@ -1,13 +1,18 @@
-"""Form groups: connect the ranks, then make the native groups."""
+"""Form groups: connect the ranks, then make the native groups.
+
+Used for the world of an epoch, for its splits that are formed again, and for new splits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from phalanx import _native
+from phalanx.errors import DistributedError
 
 from ..connect.connector import Links, connect_links
 from ..connect.handshake import Identity, LinkPurpose
@@ -17,6 +22,7 @@ from .registry import GroupRegistry
 
 CONNECT_LIMIT_S = 30.0  # as for joining a world
 Formed = tuple[_native.Group, WorldSpec]
+_T = TypeVar("_T")
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -46,10 +52,8 @@ def form_part(
     not meet. A failure of ``parent`` or of the epoch ends the call.
     """
     own = part_of(spec.rank, parts)
-    new = None
-    if own is not None:
-        new = spec.part(own.ranks, own.channel, own.number) if own.number else spec
-    links: Links = {purpose: {} for purpose in LinkPurpose}
+    new = None if own is None else spec.part(own.ranks, own.channel, own.number)
+    links: Links = {}
     hosts = spec.native_hosts
     if any(len({hosts[rank] for rank in part.ranks}) > 1 for part in parts):
         name = spec.workspace
@@ -71,14 +75,54 @@ def form_part(
             check=partial(registry.check, parent),
             names=spec.members,
             striping=spec.striping,
-            path_health=registry.memory.path_health,
         )
         if own is not None:
             links = {
-                purpose: {own.ranks.index(peer): socks for peer, socks in made[purpose].items()}
-                for purpose in LinkPurpose
+                part._replace(peer=own.ranks.index(part.peer)): sock for part, sock in made.items()
             }
     return None if new is None else (registry.make(new, links), new)
+
+
+def try_part(
+    meeting: Rendezvous,
+    spec: WorldSpec,
+    parts: Collection[Part],
+    registry: GroupRegistry,
+    parent: _native.Group,
+    timeout: float | None,
+) -> tuple[dict[int, Formed], dict[int, str]]:
+    """Do as `form_part`; return this rank's part or its problem, by number.
+
+    Raises if the parent has failed. All ranks must call `gather_problems` next, so that none waits
+    for a rank with a problem.
+    """
+    own = part_of(spec.rank, parts)
+    try:
+        made = form_part(meeting, spec, parts, registry, parent, timeout)
+    except (DistributedError, OSError, ValueError) as error:
+        if parent.failure is not None:
+            raise
+        return {}, {} if own is None else {own.number: str(error)}
+    return ({}, {}) if own is None or made is None else ({own.number: made}, {})
+
+
+def exchange(meeting: Rendezvous, mine: _T, kind: type[_T], timeout: float | None) -> list[_T]:
+    """Exchange values of one type; return those of all ranks."""
+    packed = meeting.all_gather(msgspec.msgpack.encode(mine), timeout=timeout)
+    return [msgspec.msgpack.decode(data, type=kind) for data in packed]
+
+
+def gather_problems(
+    meeting: Rendezvous, spec: WorldSpec, problems: Mapping[int, str], timeout: float | None
+) -> dict[int, str]:
+    """Exchange the ranks' problems; return the first of each part, by number."""
+    found: dict[int, str] = {}
+    shares = exchange(meeting, dict(problems), dict[int, str], timeout)
+    for member, its in zip(spec.members, shares, strict=True):
+        for number, why in its.items():
+            who = f"rank {member}: "
+            found.setdefault(number, who + why.removeprefix(who))
+    return found
 
 
 def part_of(rank: int, parts: Collection[Part]) -> Part | None:
@@ -94,9 +138,8 @@ def link_peers(spec: WorldSpec) -> dict[LinkPurpose, tuple[int, ...]]:
 
     Examples
     --------
-    >>> spec = WorldSpec(rank=0, size=4, epoch=1, workspace="lab", key=bytes(32),
-    ...                  hosts=(0, 0, 1, 1), slots=(0, 1, 0, 1), host_names=(), addresses=(),
-    ...                  region_fds=(5, 6))
+    >>> spec = WorldSpec(rank=0, members=(0, 1, 2, 3), epoch=1, workspace="lab", key=bytes(32),
+    ...                  hosts=(0, 0, 1, 1), slots=(0, 1, 0, 1), host_names=(), region_fds=(5, 6))
     >>> peers = link_peers(spec)
     >>> peers[LinkPurpose.COLLECTIVE], peers[LinkPurpose.PAIR]
     ((2,), (2, 3))

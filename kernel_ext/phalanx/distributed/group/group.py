@@ -383,7 +383,7 @@ class Group:
             "epoch": spec.epoch,
             "hosts": list(spec.rank_host_names()),
             "transports": transports,
-            "members": [spec.world_rank(rank) for rank in range(spec.size)],
+            "members": list(spec.members),
             "engine": self._engine.describe(_sizes_in_bytes(sizes)),
         }
         if self._origin is not None:

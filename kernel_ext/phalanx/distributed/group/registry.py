@@ -77,6 +77,10 @@ def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _nati
         for host, slot in zip(hosts, spec.slots, strict=True)
     ]
     here = spec.hosts[spec.rank]
+    # From here on the engine closes the sockets, even if it refuses the group.
+    fds: dict[LinkPurpose, dict[int, list[int]]] = {purpose: {} for purpose in LinkPurpose}
+    for part, sock in links.items():
+        fds[part.purpose].setdefault(part.peer, []).append(sock.detach())
     return _native.Group(
         rank=spec.rank,
         size=spec.size,
@@ -86,14 +90,10 @@ def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _nati
         members=spec.members,
         hosts=hosts,
         slots=neighbours,
-        host_names=spec.every_host_name(),
+        host_names=spec.host_names,
         arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
-        # From here on the engine closes the sockets, even if it refuses the group.
-        links={
-            peer: [sock.detach() for sock in stripes]
-            for peer, stripes in links[LinkPurpose.COLLECTIVE].items()
-        },
-        pair_links={peer: sock.detach() for peer, (sock,) in links[LinkPurpose.PAIR].items()},
+        links=fds[LinkPurpose.COLLECTIVE],
+        pair_links={peer: fd for peer, (fd,) in fds[LinkPurpose.PAIR].items()},
         page=memory.page,
         wake_fd=memory.wake_fd,
         ranks_here=spec.hosts.count(here),
@@ -187,8 +187,7 @@ class GroupRegistry:
         with self._lock:
             if not self._is_over:
                 return make_group(spec, self.memory, links)
-        for by_rank in links.values():
-            close_all(sock for stripes in by_rank.values() for sock in stripes)
+        close_all(links.values())
         msg = f"epoch {self.world.epoch} is over"
         raise DistributedError(msg)
 

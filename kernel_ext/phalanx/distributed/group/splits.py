@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError
 
 from ..world_spec import WorldSpec, check_color
-from .formation import CONNECT_LIMIT_S, Formed, Part, form_part
+from .formation import CONNECT_LIMIT_S, Formed, Part, gather_problems, try_part
 from .registry import FIRST_NUMBER, GroupRegistry
 
 _WORD = 8
@@ -126,38 +126,30 @@ def split_group(
     """
     new_color, new_key = check_color(color, key)
     meeting = GroupRendezvous(engine)
-    part = made = None
+    part: Part | None = None
+    made: dict[int, Formed] = {}
     try:
         number = number or secrets.randbits(62) + FIRST_NUMBER
         parts = _agree(meeting, registry, new_color, new_key, number)
         part = parts.get(new_color)
-        problem = ""
-        try:
-            made = form_part(meeting, spec, parts.values(), registry, engine, CONNECT_LIMIT_S)
-        except (DistributedError, OSError, ValueError) as error:
-            problem = str(error)  # sent to all ranks, so that none waits for this one
-        said = meeting.all_gather(problem.encode(), timeout=None)
-        _raise_problem(spec, said)
+        made, problems = try_part(meeting, spec, parts.values(), registry, engine, CONNECT_LIMIT_S)
+        _raise_first(gather_problems(meeting, spec, problems, None))
     except BaseException as error:
         if not isinstance(error, DistributedError):  # a DistributedError is raised on all ranks
             kind, what = _native.ABORT_ERROR, f"failed in split: {error}"
             if isinstance(error, KeyboardInterrupt):
                 kind, what = _native.ABORT_INTERRUPTED, "was interrupted in split"
             engine.abort(kind, spec.me, f"rank {spec.me} {what}")
-        if made is not None:
-            made[0].close()
-            registry.leave(made[1], made[0])
-        elif part is not None:
+        for new_engine, new_spec in made.values():
+            new_engine.close()
+            registry.leave(new_spec, new_engine)
+        if part is not None and not made:
             registry.settle_back(part.channel)
         raise
-    return made
+    return None if part is None else made[part.number]
 
 
-def _raise_problem(spec: WorldSpec, said: Sequence[bytes]) -> None:
-    """Raise the first problem that a rank has sent."""
-    for rank, text in enumerate(said):
-        if text:
-            who = f"rank {spec.world_rank(rank)}"
-            why = text.decode().removeprefix(f"{who}: ")
-            msg = f"the group could not be split: {who}: {why}"
-            raise DistributedError(msg)
+def _raise_first(problems: Mapping[int, str]) -> None:
+    for why in problems.values():
+        msg = f"the group could not be split: {why}"
+        raise DistributedError(msg)

@@ -538,19 +538,16 @@ class MpiEngine:
 def spec_of(engine: MpiEngine) -> WorldSpec:
     """Describe the group of an engine."""
     hosts = [engine.host_names[member] for member in engine.members]
-    names = list(dict.fromkeys(hosts))
     return WorldSpec(
         rank=engine.rank,
-        size=engine.size,
+        members=engine.members,
         epoch=engine.epoch,
         workspace="mpi",
         key=engine.key,
-        hosts=tuple(map(names.index, hosts)),
+        hosts=tuple(map(hosts.index, hosts)),
         slots=tuple(range(engine.size)),
-        host_names=tuple(names),
-        addresses=(),
+        host_names=engine.host_names,
         transport="mpi",
-        members=engine.members,
         number=engine.channel,
     )
 

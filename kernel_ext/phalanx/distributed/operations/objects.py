@@ -262,4 +262,4 @@ class _Exchange:
         return data
 
     def _name(self, rank: int) -> str:
-        return f"rank {self.group._spec.world_rank(rank)}"
+        return f"rank {self.group._spec.members[rank]}"

@@ -96,9 +96,9 @@ def refuse(group: Group, op: str, rank: int) -> NoReturn:
     Raises `DistributedError` on every rank, as after any damaged transfer.
     """
     spec = group._spec
-    me = spec.world_rank(spec.rank)
+    me = spec.me
     msg = (
-        f"rank {me}: {op}: what came from rank {spec.world_rank(rank)} was altered on the way (or "
+        f"rank {me}: {op}: what came from rank {spec.members[rank]} was altered on the way (or "
         "while it was sent), or sealed with another key; it was not unpickled"
     )
     group._engine.abort(_native.ABORT_ERROR, me, msg)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.distributed.summaries import ENTRY_NBYTES, TraceSummarizer
+from phalanx.distributed.summaries import ENTRY_NBYTES, TraceSummarizer, new_spans
 from phalanx.protocol import MOST_SPANS, MOST_USES, RankSample
 from phalanx.protocol.host import HostSamples
 
@@ -75,7 +75,7 @@ class SampleReader:
         packed, _ = memory.trace(slot, self._spans[rank].since) if is_news else (b"", 0)
         now_ns = time.monotonic_ns()
         operations, arena_nbytes, inside_ns, waiting_ns, wires = memory.counters(slot)
-        found = self._spans[rank].read(packed)
+        found = new_spans(self._spans[rank], packed)
         self._seen[rank] = pid, operations
         for span in found.spans:
             if not span.done_ns:

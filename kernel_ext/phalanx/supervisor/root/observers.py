@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.distributed.summaries import ClockInfo, Lateness, StragglerReport
+from phalanx.distributed.summaries import Lateness, StragglerReport
 from phalanx.protocol import SHOWS_ERROR, RankSample, RankStack, Samples, Waiting, name_ranks
 from phalanx.protocol.host import HostAnswer, HostSamples, SampleRanks, WatchRanks
 
@@ -369,7 +369,7 @@ class Samplers:
             {rank: its.entries for rank, its in self._seen.items()},
             now_ns,
             clocks={
-                rank: ClockInfo(number, clock[1])
+                rank: (number, clock[1])
                 for number, (host, clock) in enumerate(clocks.items())
                 if clock is not None
                 for rank in host.ranks
