@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from phalanx.rank.copying import check, pack, unpack
+from phalanx.rank.values.copying import check, pack, unpack
 
 MIB = 1 << 20
 

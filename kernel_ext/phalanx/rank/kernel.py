@@ -44,38 +44,22 @@ from phalanx.protocol import (
     StopCell,
     TypeLine,
 )
-from phalanx.rank import (
-    CellInput,
-    DebuggerState,
-    DebuggerStopped,
-    DescriptorCapture,
-    HeldCell,
-    InterruptGate,
-    OutputThrottle,
-    OutputWidgets,
-    OwnNames,
-    SignalHandlers,
-    TypedLines,
-    VisualDebugger,
-    asks_for_commands,
-    call_packed,
-    cut,
-    escape_surrogates,
-    from_cell,
-    name_of,
-    packs_anything,
-    prepare_shell,
-    runs_cell,
-    say_left,
-    text_of,
-    uninterrupted,
-)
 
+from .cell import HeldCell, InterruptGate, from_cell, runs_cell, uninterrupted
 from .completion import KernelHelp
-from .output import speak_for
+from .debugging.debugger import DebuggerState, asks_for_commands
+from .debugging.visual_debugger import VisualDebugger
+from .input import CellInput, DebuggerStopped, TypedLines
+from .output.errors import CellErrors
+from .output.record import DescriptorCapture, OutputThrottle
+from .output.streams import speak_for
+from .output.text import cut, escape_surrogates, name_of, packs_anything, text_of
+from .output.widgets import OutputWidgets
 from .requests import WorkspaceRequests
-from .shown_errors import CellErrors
+from .shell import OwnNames, prepare_shell, say_left
+from .signals import SignalHandlers
 from .stops import CellStops
+from .values.calls import call_packed
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
 DEBUGGER_QUIT = "the debugger was quit"

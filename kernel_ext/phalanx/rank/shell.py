@@ -18,8 +18,8 @@ import phalanx
 from phalanx.distributed.bootstrap.supervised import join
 
 from .cell import CELL, cell_name
-from .debugger import prepare_debuggers
-from .visual_debugger import VisualDebugger
+from .debugging.debugger import prepare_debuggers
+from .debugging.visual_debugger import VisualDebugger
 
 JOIN_TIMEOUT_S = 30.0
 _OF_THE_WORLD = ("rank", "size", "world")  # not px and np: to rebind these is an import

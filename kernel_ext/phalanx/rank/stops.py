@@ -18,7 +18,10 @@ import psutil
 
 from phalanx.adapters import mlx
 from phalanx.protocol import CALLBACK, END_ASKED, InterruptCaught, RankNews, StopCell, StopReport
-from phalanx.rank import HeldCell, InterruptGate, TypedLines, VisualDebugger
+
+from .cell import HeldCell, InterruptGate
+from .debugging.visual_debugger import VisualDebugger
+from .input import TypedLines
 
 # Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
 # this must come earlier.

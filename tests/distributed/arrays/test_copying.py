@@ -12,7 +12,8 @@ from support.runs.tiers import deep_but
 
 import phalanx as px
 from phalanx.distributed.operations import sealed
-from phalanx.rank import copy_names, copying
+from phalanx.rank.values import copying
+from phalanx.rank.values.copying import copy_names
 
 
 def copy_from_0(names: dict[str, Any]) -> tuple[Any, ...]:

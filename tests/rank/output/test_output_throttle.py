@@ -8,8 +8,7 @@ import threading
 import pytest
 from support.waiting import PATIENCE_S, wait_until
 
-from phalanx.rank import OutputThrottle
-from phalanx.rank.output import WINDOW_NBYTES
+from phalanx.rank.output.record import WINDOW_NBYTES, OutputThrottle
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.protocol import END_ASKED
-from phalanx.supervisor.engine.stops import CellStops
+from phalanx.rank.stops import CellStops
 
 
 @pytest.mark.parametrize(("sent", "ends"), [(END_ASKED, 1), (b"", 0)])

@@ -9,9 +9,10 @@ import threading
 
 import pytest
 
-from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets
-from phalanx.rank import output as record_module
-from phalanx.supervisor.engine.output import note_outgoing
+from phalanx.rank.output import record as record_module
+from phalanx.rank.output.record import OutputRecord, OutputThrottle
+from phalanx.rank.output.streams import note_outgoing
+from phalanx.rank.output.widgets import OutputWidgets
 from phalanx.supervisor.hosts.local_rank import MOST_NBYTES, create_shown, read_shown
 
 

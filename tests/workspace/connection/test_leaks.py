@@ -15,7 +15,7 @@ from support.runs.tiers import deep
 from support.waiting import wait_until
 
 from phalanx.errors import RankFailure
-from phalanx.rank.output import WINDOW_NBYTES
+from phalanx.rank.output.record import WINDOW_NBYTES
 from phalanx.workspace import View, Workspace
 
 pytestmark = pytest.mark.slow

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from phalanx.distributed.bootstrap.user_code import without_own_frames
 
-from .cell import CELL
+from ..cell import CELL
 from .visual_debugger import VisualDebugger
 
 POST_MORTEM = "%debug"  # a cell that only looks at the error of another
 
 SHELL = frozenset({"IPython", "ipykernel", "ipyparallel", "traitlets"})
-SHELL_OF_RANK = "phalanx.supervisor.engine.kernel"
+SHELL_OF_RANK = "phalanx.rank.kernel"
 LOOP = frozenset({"asyncio", "selectors", "concurrent"})
 
 # Code of the callers of `input` that ask for a command and not for data.

@@ -19,7 +19,9 @@ from phalanx.distributed.bootstrap.user_code import (
     number_lines,
     without_own_frames,
 )
-from phalanx.rank import from_cell, name_of, text_of, uninterrupted
+
+from ..cell import from_cell, uninterrupted
+from .text import name_of, text_of
 
 
 class CellErrors:

@@ -1,8 +1,7 @@
 """Capture, record and limit a rank's output.
 
 `DescriptorCapture` reads a pipe, `OutputRecord` writes the file that the supervisor reads, and
-`OutputThrottle` slows a rank that prints faster than the client draws. `publish_sweep` and
-`publish_links` measure, and display the results for the client.
+`OutputThrottle` slows a rank that prints faster than the client draws.
 """
 
 from __future__ import annotations
@@ -16,19 +15,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-import msgspec
-from IPython.display import display
-
-from phalanx.distributed.bench import limits_of_ranks, measure_links, sizes_between, sweep
-from phalanx.distributed.bootstrap.init import init
-from phalanx.protocol import (
-    LIMITS_MIME,
-    LINKS_DONE_MIME,
-    LINKS_MIME,
-    MEASUREMENT_MIME,
-    OUTPUT_GAP,
-    PublishSweep,
-)
+from phalanx.protocol import OUTPUT_GAP
 
 KEPT_NBYTES = 256 << 20  # the newest output; the blocks of older output are freed
 _PUNCH_EVERY_NBYTES = 64 << 20
@@ -222,37 +209,3 @@ class OutputThrottle:
                 self._news.wait(left_s)
                 if self._drawn != drawn:
                     drawn, until_s = self._drawn, self._clock() + PATIENCE_S
-
-
-_TELL_S = 0.25  # the widget's refresh interval
-
-
-def publish_sweep(task: PublishSweep) -> None:
-    """Sweep with all ranks; rank 0 publishes each measurement."""
-    is_first = init().rank() == 0
-    sizes = sizes_between(task.begin, task.end, task.factor)
-    # Bad options fail here, before the limits are measured.
-    measurements = sweep(task.op, sizes, dtype=task.dtype, iterations=task.iterations)
-    if task.with_limits:
-        limits = limits_of_ranks()
-        if is_first:
-            display({LIMITS_MIME: msgspec.to_builtins(limits)}, raw=True)
-    for measurement in measurements:
-        if is_first:
-            display({MEASUREMENT_MIME: msgspec.to_builtins(measurement)}, raw=True)
-
-
-def publish_links() -> None:
-    """Measure all links between ranks; rank 0 publishes progress and result."""
-    is_first = init().rank() == 0
-    tell_at_s = time.monotonic() + _TELL_S
-
-    def tell(n_done: int) -> None:
-        nonlocal tell_at_s
-        if time.monotonic() >= tell_at_s:
-            display({LINKS_DONE_MIME: {"n_done": n_done}}, raw=True)
-            tell_at_s = time.monotonic() + _TELL_S
-
-    found = measure_links(progress=tell if is_first else None)
-    if is_first:
-        display({LINKS_MIME: msgspec.to_builtins(found)}, raw=True)

@@ -20,13 +20,9 @@ from typing import Any, TextIO
 import zmq
 from ipykernel.iostream import IOPubThread, OutStream
 
-from phalanx.rank import (
-    DescriptorCapture,
-    OutputRecord,
-    OutputThrottle,
-    OutputWidgets,
-    escape_surrogates,
-)
+from .record import DescriptorCapture, OutputRecord, OutputThrottle
+from .text import escape_surrogates
+from .widgets import OutputWidgets
 
 Message = dict[str, Any]
 

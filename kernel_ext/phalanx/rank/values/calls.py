@@ -15,8 +15,8 @@ from traceback import format_exception_only
 from types import FunctionType
 from typing import Any
 
+from ..output.text import name_of, text_of
 from .copying import MAIN, ValuePickler, names_of
-from .errors import name_of, text_of
 
 Buffers = Sequence[Any]
 

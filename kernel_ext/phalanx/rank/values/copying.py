@@ -22,7 +22,7 @@ from cloudpickle import Pickler as CloudPickler
 
 from phalanx.distributed.operations.sealed import SealedPair
 
-from .errors import name_of, text_of
+from ..output.text import name_of, text_of
 
 MAIN = "__main__"
 # Objects by which a dataclass marks its fields; each process has one of each.

@@ -28,9 +28,8 @@ from .controller import CONTROLLER
 _SHARED = (
     "ipyparallel.controller.app",
     "ipyparallel.engine.app",
-    "phalanx.rank",
+    "phalanx.rank.kernel",
     "phalanx.supervisor.engine.curve",
-    "phalanx.supervisor.engine.kernel",
 )
 CURVE_KEYS = ("curve_serverkey", "curve_publickey", "curve_secretkey")
 
@@ -81,11 +80,13 @@ def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> Non
 
     from phalanx.distributed.bootstrap.supervised import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
-    from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets, describe_error, in_cell
+    from phalanx.rank.kernel import RankKernel
+    from phalanx.rank.output.record import OutputRecord, OutputThrottle
+    from phalanx.rank.output.streams import PublishThread, Stream, note_outgoing
+    from phalanx.rank.output.widgets import OutputWidgets
+    from phalanx.rank.signals import describe_error, in_cell
 
     from .curve import HandshakeCounter, keep_alive, prepare_heartbeat
-    from .kernel import RankKernel
-    from .output import PublishThread, Stream, note_outgoing
 
     channel = supervisor_channel(is_rank=True)
     request = Register(channel.next_id(), os.getpid())
