@@ -33,8 +33,8 @@ from phalanx.protocol import (
 
 from .debugging.debugger import POST_MORTEM, DebuggerState, ErrorOfCell
 from .output.text import name_of
-from .values.calls import pack_values, unpack_values
 from .values.copying import CopyReport, copy_names
+from .values.pickling import pack_values, unpack_values
 
 
 class WorkspaceRequests:
