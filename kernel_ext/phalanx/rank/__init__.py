@@ -1,4 +1,4 @@
-"""Run user code in a rank, from its kernel to copies of variables.
+"""Run cells in a rank; exchange values with it.
 
 `phalanx.rank.kernel` is the kernel of a rank. The names here are those that the client needs too; to
 import them loads no kernel.

@@ -150,7 +150,6 @@ def map_block(function: Callable[..., Any], *blocks: Sequence[Any]) -> list[Any]
 
 
 def bind(name: str, value: object) -> None:
-    """Bind a name for this rank's cells."""
     names_of(MAIN)[name] = value
 
 

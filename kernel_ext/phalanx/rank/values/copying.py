@@ -113,7 +113,7 @@ def _give(
 
 
 def why_unpicklable(value: object) -> str:
-    """Pack a value without memory for the pickle; return the error or ""."""
+    """Pack a value into nothing; return the error or ""."""
     try:
         ValuePickler(SimpleNamespace(write=len), lambda memory: None).dump(value)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any object may refuse in its own way

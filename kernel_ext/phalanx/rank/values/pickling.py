@@ -1,4 +1,4 @@
-"""Pickle values so that they use the names of the process that loads them."""
+"""Pickle values that use the names of the loading process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class ValuePickler(CloudPickler):  # type: ignore[misc]
 
     # Returns `object.__reduce__` values; pickle also takes a sixth item.
     def reducer_override(self, obj: Any) -> Any:
-        """Return the way to rebuild an object."""
         if type(obj).__module__ == "torch.storage":
             return _of_storage(obj)
         if isinstance(obj, io.TextIOWrapper):
@@ -113,7 +112,6 @@ class _Digester(ValuePickler):
         return obj.encode(errors="surrogatepass") if type(obj) is str else None
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the content of an object, without its place."""
         if isinstance(obj, CodeType):
             anywhere = obj.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
             return self.dispatch_table[CodeType](anywhere)
@@ -192,7 +190,7 @@ def _fill_function(function: FunctionType, state: tuple[Callable[..., object], A
 
 
 def _of_storage(storage: Any) -> Any:
-    """Reduce a tensor's memory to a buffer; torch would copy it into the pickle."""
+    """Reduce a tensor's memory to a buffer: torch would copy it."""
     torch = importlib.import_module("torch")
     if isinstance(storage, torch.storage.TypedStorage):  # torch makes one for each tensor
         return _typed_storage, (storage._untyped_storage, storage.dtype)
