@@ -53,7 +53,6 @@ class WorkspaceRequests:
         self._last_cell, self._evaluated = cell, {}
 
     def perform(self, said: Any) -> None:
-        """Perform the task of a message."""
         task = msgspec.convert(said, RankTask, str_keys=True)
         if isinstance(task, CopyNames):
             names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
@@ -66,7 +65,6 @@ class WorkspaceRequests:
             _publish_links()
 
     def answer(self, said: Any, buffers: Any) -> list[memoryview]:
-        """Return the packed values that answer a call of a message."""
         call = msgspec.convert(said, RankCall)
         most = call.max_nbytes if isinstance(call, GiveValue) else None
         return pack_values(self._values_for(call, buffers), most)

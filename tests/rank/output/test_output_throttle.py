@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
@@ -80,11 +79,3 @@ def test_a_cell_begins_with_all_of_its_room(window):
     window.add(WINDOW_NBYTES)
     window.begin()
     assert not window.is_full
-
-
-def test_a_forked_child_does_not_wait(window):
-    child = os.fork()
-    if child == 0:
-        window.wait()
-        os._exit(0 if window.add(5) == WINDOW_NBYTES + 1 else 1)
-    assert os.waitpid(child, 0)[1] == 0

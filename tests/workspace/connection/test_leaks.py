@@ -132,7 +132,7 @@ def test_ranks_do_not_grow_with_what_they_print():
 # A thread says when the client has enough to draw.
 PRINT_MUCH = """
 import pathlib, sys, threading, time
-window = sys.stdout.window
+window = sys.stdout.throttle
 def watch():
     while not window.is_full: time.sleep(0.01)
     pathlib.Path(%r).touch()

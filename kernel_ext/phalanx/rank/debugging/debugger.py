@@ -162,7 +162,6 @@ class DebuggerState:
             namespace.pop(name, None)
 
     def has_other_error(self) -> bool:
-        """Whether another error has been raised since."""
         return getattr(sys, "last_traceback", None) is not self._saved.get("last_traceback")
 
     @staticmethod
@@ -173,7 +172,6 @@ class DebuggerState:
             error.__traceback__ = sys.last_traceback = without_own_frames(error.__traceback__)
 
     def restore_error(self) -> None:
-        """Restore the saved error, after one of our own."""
         for name in self.NAMES:
             if name in self._saved:
                 setattr(sys, name, self._saved[name])

@@ -84,15 +84,11 @@ class OutputRecord:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._end = self._begin = os.fstat(fd).st_size
         self._has_gap = False  # the file ends with a gap
 
     def append(self, text: str) -> int | None:
         """Append text; return the file's length in bytes, None on failure."""
-        # A forked child has a copy of the lock, which another thread may have held at the fork.
-        if os.getpid() != self._pid:
-            return None
         # Zero bytes mark a gap, so output must not have any.
         data = memoryview(text.replace("\0", "␀").encode(errors="replace"))
         with self._lock:
@@ -149,7 +145,6 @@ class OutputThrottle:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._news = threading.Condition()
-        self._pid = os.getpid()
         self._never: set[int] = set()
         self._sent = 0
         self._drawn = 0
@@ -160,7 +155,6 @@ class OutputThrottle:
         self._never.update(ident for ident in threads if ident is not None)
 
     def begin(self) -> None:
-        """Begin a cell."""
         with self._news:
             self._drawn = self._sent
             self._is_limited = True
@@ -172,9 +166,6 @@ class OutputThrottle:
             self._news.notify_all()
 
     def add(self, nbytes: int) -> int:
-        """Count sent bytes; return the total."""
-        if os.getpid() != self._pid:  # a forked child has a copy of the lock
-            return self._sent
         with self._news:
             self._sent += nbytes
             return self._sent
@@ -196,7 +187,7 @@ class OutputThrottle:
 
         The wait ends on an interrupt, or after `PATIENCE_S` without an ack.
         """
-        if not self.is_full or threading.get_ident() in self._never or os.getpid() != self._pid:
+        if not self.is_full or threading.get_ident() in self._never:
             return
         with self._news:
             drawn, until_s = self._drawn, self._clock() + PATIENCE_S
