@@ -94,7 +94,7 @@ def test_a_stop_keeps_ranks_in_step_and_their_arrays_valid(ws, monkeypatch):
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_second_or_late_stop_ends_evaluations_that_wait_for_each_other(ws, is_late):
-    set_limit = "from phalanx.supervisor.engine import stops\nstops.CUT_S = "
+    set_limit = "from phalanx.rank import stops\nstops.CUT_S = "
     ws.run(f"{set_limit}{0.0 if is_late else 1e6}")
     ws.run("part = mlx_world.split(0)\nmx.eval(mx.distributed.all_sum(mx.ones(2)))")
     code = """

@@ -12,8 +12,7 @@ from support.waiting import wait_until
 from phalanx.distributed.bootstrap.supervised import Loss
 from phalanx.errors import RankFailure
 from phalanx.protocol import LineNeed, LineNotNeeded, TypedLine
-from phalanx.rank import TypedLines
-from phalanx.rank.input import POLL_S
+from phalanx.rank.input import POLL_S, TypedLines
 
 
 class Asked:

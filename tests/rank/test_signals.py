@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from phalanx.rank import SignalHandlers
+from phalanx.rank.signals import SignalHandlers
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.rank import CellInput
+from phalanx.rank.input import CellInput
 
 
 def file_of(*lines):

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from phalanx.rank import pack_values, unpack_values
+from phalanx.rank.values.pickling import pack_values, unpack_values
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from phalanx.protocol import MOST_DAP_NBYTES, AskDebugger
-from phalanx.rank import VisualDebugger
+from phalanx.rank.debugging.visual_debugger import VisualDebugger
 from phalanx.workspace import RankDebuggers
 
 REQUEST = {"type": "request", "seq": 7, "command": "initialize", "arguments": {}}

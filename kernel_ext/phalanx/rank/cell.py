@@ -58,21 +58,16 @@ class InterruptGate:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._main_thread = threading.main_thread().ident or 0
-        self._running: str | None = None
+        self.running: str | None = None  # cell
         self._stopped: set[str] = set()
         self._is_sent = False  # SIGINT was sent to the cell that runs
         self._has_looked = True  # the main thread has checked for signals since then
-        self._runs_code = self._is_closed = False
+        self._runs_code = self.is_closed = False
         signal.signal(NUDGE, self._on_nudge)
 
     def _on_nudge(self, number: int, frame: object) -> None:
         # Python runs handlers by signal number: SIGINT's, a smaller number, has run before.
         self._has_looked = True
-
-    @property
-    def running(self) -> str | None:
-        """Return the name of the cell that runs, or None."""
-        return self._running
 
     def begin(self, cell: str, *, is_callback: bool = False) -> None:
         """Enter the cell.
@@ -85,9 +80,9 @@ class InterruptGate:
             The cell was interrupted before it began, or the rank is ending.
         """
         with self._lock:
-            self._running = cell
+            self.running = cell
             self._is_sent = self._runs_code = False
-            was_stopped = cell in self._stopped or self._is_closed
+            was_stopped = cell in self._stopped or self.is_closed
             if not is_callback:
                 self._stopped.clear()
         if was_stopped:
@@ -108,8 +103,8 @@ class InterruptGate:
     def end(self) -> bool:
         """Leave the cell; return whether the rank is ending."""
         with self._lock:
-            self._running = None
-            return self._is_closed
+            self.running = None
+            return self.is_closed
 
     def close(self) -> str | None:
         """Let no cell begin any more; return the cell that runs.
@@ -117,15 +112,15 @@ class InterruptGate:
         Without a cell, a request of another client that runs is interrupted.
         """
         with self._lock:
-            self._is_closed = True
-            if self._running is None:  # between requests the rank ignores the signal
+            self.is_closed = True
+            if self.running is None:  # between requests the rank ignores the signal
                 signal.pthread_kill(self._main_thread, signal.SIGINT)
-            return self._running
+            return self.running
 
     def interrupt(self, cell: str) -> None:
         """Raise KeyboardInterrupt in the cell, now or when the cell begins."""
         with self._lock:
-            if self._running == cell:
+            if self.running == cell:
                 self._is_sent, self._has_looked = True, False
                 # Signal the main thread itself: only then do its waits in C end at once.
                 signal.pthread_kill(self._main_thread, signal.SIGINT)
@@ -135,11 +130,11 @@ class InterruptGate:
     def is_blocked(self, cell: str) -> bool:
         """Whether the main thread has not yet seen the cell's interrupt."""
         with self._lock:
-            return self._running == cell and self._is_sent and not self._has_looked
+            return self.running == cell and self._is_sent and not self._has_looked
 
     def is_stopped(self) -> bool:
         """Whether the running cell was interrupted and does not go on."""
-        cell = self._running
+        cell = self.running
         return cell is not None and self._is_sent and not self.has_swallowed(cell)
 
     def has_swallowed(self, cell: str) -> bool:
@@ -149,7 +144,7 @@ class InterruptGate:
         awaits: the exceptions that a waiting coroutine handles cannot be seen.
         """
         with self._lock:
-            if self._running != cell or not (self._is_sent and self._has_looked):
+            if self.running != cell or not (self._is_sent and self._has_looked):
                 return False
         if _cell_frame(sys._current_frames().get(self._main_thread)) is None:
             return False
@@ -171,7 +166,7 @@ class InterruptGate:
             Whether to call this again in a moment: the main thread has not checked for signals yet.
         """
         with self._lock:
-            if self._running != cell or self._has_looked:
+            if self.running != cell or self._has_looked:
                 return False
             signal.pthread_kill(self._main_thread, NUDGE)
             return True
@@ -240,7 +235,6 @@ class HeldCell:
         self._before = progress()
 
     def end(self) -> None:
-        """Stop to hold the cell."""
         release()
 
     def hold(self) -> bool:
@@ -252,7 +246,6 @@ class HeldCell:
         return True
 
     def let_in(self, steps: Iterable[Step]) -> None:
-        """Let the cell into operations that other ranks have begun."""
         by_epoch: dict[int, list[tuple[int, int, bool, int]]] = {}
         for step in steps:
             if self._rank in {step.source, step.target} or step.source < 0:
@@ -264,7 +257,6 @@ class HeldCell:
             let_in(epoch, begun)
 
     def report(self) -> StopReport:
-        """Return the rank's progress, and whether the rank is held."""
         found = self._look()
         if found is None:
             return StopReport("runs")

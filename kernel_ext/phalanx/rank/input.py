@@ -24,9 +24,9 @@ ends all data of its ranks; at a debugger it is one command (the debugger quits)
 from __future__ import annotations
 
 import io
+import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from phalanx.distributed.bootstrap.supervised import Loss
@@ -61,13 +61,6 @@ class _Read(NamedTuple):
     known_epoch: int
 
 
-@dataclass(frozen=True)
-class MissingInput:
-    """Result of a read before entry ``index`` has come."""
-
-    index: int
-
-
 class RankInputLog:
     """One rank's copy of a cell's log, with two positions.
 
@@ -76,42 +69,36 @@ class RankInputLog:
     Examples
     --------
     >>> log = RankInputLog(1)
-    >>> log.read(is_command=False)
-    MissingInput(index=0)
-    >>> log.feed(TypedLine("n", ranks=(0,), is_command=True))
-    >>> log.feed(TypedLine("ann"))
+    >>> log.read(is_command=False)  # nothing has come yet
+    >>> log.entries += [TypedLine("n", ranks=(0,), is_command=True), TypedLine("ann")]
     >>> log.read(is_command=False), log.read(is_command=True)
-    ('ann', MissingInput(index=2))
+    ('ann', None)
     """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._entries: list[TypedLine] = []
+        self.entries: list[TypedLine] = []
         self._places = {False: 0, True: 0}  # by is_command
         self.refusal: str | None = None
         self.is_stopped = False
 
-    def feed(self, entry: TypedLine) -> None:
-        """Add the next entry of the log."""
-        self._entries.append(entry)
-
-    def read(self, *, is_command: bool) -> str | MissingInput:
-        """Take the next line of this kind for this rank.
+    def read(self, *, is_command: bool) -> str | None:
+        """Take this rank's next line of this kind; None: not yet.
 
         Raises
         ------
         EOFError
             The end of input: for data from now on, for a command this time only.
         """
-        for place in range(self._places[is_command], len(self._entries)):
-            entry = self._entries[place]
+        for place in range(self._places[is_command], len(self.entries)):
+            entry = self.entries[place]
             if entry.is_for(self._rank, is_command):
                 self._places[is_command] = place + (entry.line is not None or is_command)
                 if entry.line is None:
                     raise EOFError
                 return entry.line
-        self._places[is_command] = len(self._entries)
-        return MissingInput(len(self._entries))
+        self._places[is_command] = len(self.entries)
+        return None
 
 
 class TypedLines:
@@ -169,7 +156,7 @@ class TypedLines:
     def feed(self, cell: str, entry: TypedLine) -> None:
         """Add an entry to a cell's log."""
         with self._condition:
-            self._log_of(cell).feed(entry)
+            self._log_of(cell).entries.append(entry)
             self._condition.notify_all()
 
     def refuse(self, cell: str, message: str) -> None:
@@ -227,12 +214,13 @@ class TypedLines:
         log, is_command = self._logs[read.cell], read.is_command
         is_asked = False
         try:
-            while isinstance(found := log.read(is_command=is_command), MissingInput):
+            while (found := log.read(is_command=is_command)) is None:
                 if log.refusal is not None:
                     raise RuntimeError(log.refusal)
                 self._check_loss(read)
                 if not is_asked:
-                    self._ask(LineNeed(read.cell, found.index, prompt, password, is_command))
+                    place = len(log.entries)
+                    self._ask(LineNeed(read.cell, place, prompt, password, is_command))
                     is_asked = True
                 self._wait(read)
         except RankFailure:
@@ -305,7 +293,6 @@ class CellInput(io.TextIOBase):
             self._rest = ""
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def isatty(self) -> bool:
@@ -313,13 +300,6 @@ class CellInput(io.TextIOBase):
         return False
 
     def fileno(self) -> int:
-        """Raise: a cell's input has no descriptor.
-
-        Raises
-        ------
-        io.UnsupportedOperation
-            Always.
-        """
         msg = "the input of a cell has no file descriptor; read sys.stdin itself"
         raise io.UnsupportedOperation(msg)
 
@@ -329,7 +309,7 @@ class CellInput(io.TextIOBase):
         The rest of a line comes first. An empty string is the end of input.
         """
         with self._lock:
-            self._check_open()
+            self._checkClosed()
             if size == 0:
                 return ""
             line = self._rest or self._fetch()
@@ -340,28 +320,16 @@ class CellInput(io.TextIOBase):
     def read(self, size: int | None = -1) -> str:
         """Return ``size`` characters, or all lines until the end of input."""
         with self._lock:
-            self._check_open()
-            is_all = size is None or size < 0
-            pieces = [self._rest]
-            n_read = len(self._rest)
-            while is_all or n_read < (size or 0):
-                line = self._fetch()
-                if not line:
-                    break
+            self._checkClosed()
+            n_left = sys.maxsize if size is None or size < 0 else size
+            pieces: list[str] = []
+            while n_left and (line := self.readline(n_left)):
                 pieces.append(line)
-                n_read += len(line)
-            text = "".join(pieces)
-            n_taken = len(text) if is_all else size
-            self._rest = text[n_taken:]
-            return text[:n_taken]
+                n_left -= len(line)
+            return "".join(pieces)
 
     def _fetch(self) -> str:
         try:
             return self._next_line() + "\n"
         except (EOFError, NoCellRuns):  # between cells stdin behaves like /dev/null
             return ""
-
-    def _check_open(self) -> None:
-        if self.closed:
-            msg = "I/O operation on closed file"
-            raise ValueError(msg)

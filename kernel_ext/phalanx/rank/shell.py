@@ -18,8 +18,8 @@ import phalanx
 from phalanx.distributed.bootstrap.supervised import join
 
 from .cell import CELL, cell_name
-from .debugger import prepare_debuggers
-from .visual_debugger import VisualDebugger
+from .debugging.debugger import prepare_debuggers
+from .debugging.visual_debugger import VisualDebugger
 
 JOIN_TIMEOUT_S = 30.0
 _OF_THE_WORLD = ("rank", "size", "world")  # not px and np: to rebind these is an import
@@ -184,7 +184,6 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
     from IPython.core.error import UsageError
 
     def refuse(line: str, cell: str | None = None) -> NoReturn:  # noqa: ARG001
-        """Refuse the magic and say where to use it."""
         magic = f"%{name}" if cell is None else f"%%{name}"
         msg = (
             f"{magic} is the notebook's, and this cell runs on the ranks: give it a cell of its own"
@@ -229,7 +228,6 @@ class _TextBars(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find `tqdm.notebook`; leave other names to the next finder."""
         if fullname != _NOTEBOOK_BARS or self._has_widgets():
             return None
         return spec_from_loader(fullname, self)

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import signal
-import traceback
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-from .cell import from_cell
+from .output.text import describe_error
 
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT})
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error as text, from the first cell frame on."""
-    frames = in_cell(error) or error.__traceback__
-    return "".join(traceback.format_exception(type(error), error, frames)).rstrip("\n")
-
-
-def in_cell(error: BaseException) -> TracebackType | None:
-    """Return a traceback from the first cell frame on, or None."""
-    return from_cell(error.__traceback__)
 
 
 class SignalHandlers:

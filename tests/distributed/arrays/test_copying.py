@@ -12,7 +12,8 @@ from support.runs.tiers import deep_but
 
 import phalanx as px
 from phalanx.distributed.operations import sealed
-from phalanx.rank import copy_names, copying
+from phalanx.rank.values import copying
+from phalanx.rank.values.copying import copy_names
 
 
 def copy_from_0(names: dict[str, Any]) -> tuple[Any, ...]:
@@ -27,7 +28,7 @@ def copy_from_0(names: dict[str, Any]) -> tuple[Any, ...]:
 def copy_altered(number: int) -> tuple[str, int]:
     """Copy names of rank 0, of whose messages one is altered; what is said, and what was loaded."""
     rank, n_sent = px.init().rank(), 0
-    send, unpack = sealed.send, copying.unpack
+    send, unpack = sealed.send, copying.load_each
     loaded: list[int] = []
 
     def on_the_way(x: Any, dst: int, **options: Any) -> Any:
@@ -44,9 +45,9 @@ def copy_altered(number: int) -> tuple[str, int]:
 
     with (
         mock.patch.object(sealed, "send", on_the_way),
-        mock.patch.object(copying, "unpack", load),
+        mock.patch.object(copying, "load_each", load),
     ):
-        return text_of(copy_from_0, {"a": 1, "b": np.arange(3)}), len(loaded)
+        return text_of(copy_from_0, {"a": 1, "b": np.arange(300)}), len(loaded)
 
 
 @pytest.mark.parametrize(("hosts", "transport"), [((0, 0, 0), "tcp"), ((0, 0, 1), "any")])

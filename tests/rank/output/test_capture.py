@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from phalanx.rank import DescriptorCapture
+from phalanx.rank.output.record import DescriptorCapture
 
 
 def test_drain_hands_on_all_that_was_written_before():

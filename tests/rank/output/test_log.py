@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.runs.tiers import examples
 
 from phalanx.protocol import LineNeed, TypedLine
-from phalanx.rank.input import MissingInput, RankInputLog
+from phalanx.rank.input import RankInputLog
 from phalanx.workspace.cells.prompting import InputRequests, WrongAddress
 
 N_RANKS = 2
@@ -38,11 +38,11 @@ class Ranks(RuleBasedStateMachine):
     def try_to_read(self, rank: int, is_command: bool) -> None:
         """Let a reader look again; what it gets must be the next line for it."""
         found = self.logs[rank].read(is_command=is_command)
-        if isinstance(found, MissingInput):
+        if found is None:
             if (rank, is_command) not in self.reading:
                 prompt = f"{'ipdb' if is_command else 'who'}{rank if self.n % 3 == 2 else ''}> "
                 self.reading[rank, is_command] = prompt
-                need = LineNeed("cell", found.index, prompt, False, is_command)
+                need = LineNeed("cell", len(self.logs[rank].entries), prompt, False, is_command)
                 self.needs_on_the_way.append((rank, need))
             return
         self.reading.pop((rank, is_command), None)
@@ -90,7 +90,7 @@ class Ranks(RuleBasedStateMachine):
     @rule(rank=RANKS)
     def an_entry_arrives(self, rank):
         if self.on_the_way[rank]:
-            self.logs[rank].feed(self.on_the_way[rank].pop(0))
+            self.logs[rank].entries.append(self.on_the_way[rank].pop(0))
             for is_command in (False, True):
                 if (rank, is_command) in self.reading:
                     self.try_to_read(rank, is_command)
@@ -116,8 +116,7 @@ class Ranks(RuleBasedStateMachine):
     def teardown(self):
         """When all has arrived, nobody has a line in the log that it did not get."""
         for rank in range(N_RANKS):
-            for entry in self.on_the_way[rank]:
-                self.logs[rank].feed(entry)
+            self.logs[rank].entries.extend(self.on_the_way[rank])
             for is_command in (False, True):
                 if (rank, is_command) in self.reading:
                     self.try_to_read(rank, is_command)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
 from support.waiting import PATIENCE_S, wait_until
 
-from phalanx.rank import OutputThrottle
-from phalanx.rank.output import WINDOW_NBYTES
+from phalanx.rank.output.record import WINDOW_NBYTES, OutputThrottle
 
 
 @pytest.fixture
@@ -81,11 +79,3 @@ def test_a_cell_begins_with_all_of_its_room(window):
     window.add(WINDOW_NBYTES)
     window.begin()
     assert not window.is_full
-
-
-def test_a_forked_child_does_not_wait(window):
-    child = os.fork()
-    if child == 0:
-        window.wait()
-        os._exit(0 if window.add(5) == WINDOW_NBYTES + 1 else 1)
-    assert os.waitpid(child, 0)[1] == 0

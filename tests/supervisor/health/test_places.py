@@ -15,13 +15,13 @@ OP = (Frame(_OWN + "distributed/operations/collectives.py", 70, "collective"),)
 ASKING = (
     Frame(STDLIB + "threading.py", 327, "wait"),
     Frame(_OWN + "rank/input.py", 70, "next_line"),
-    Frame(_OWN + "supervisor/engine/kernel.py", 180, "raw_input"),
+    Frame(_OWN + "rank/kernel.py", 180, "raw_input"),
 )
 NUMPY = (Frame(SITE + "numpy/linalg/_linalg.py", 1681, "svd"),)
 KERNEL = (
     Frame(SITE + "IPython/core/interactiveshell.py", 3823, "run_code"),
     Frame(SITE + "ipyparallel/engine/kernel.py", 213, "do_execute"),
-    Frame(_OWN + "supervisor/engine/kernel.py", 131, "do_execute"),
+    Frame(_OWN + "rank/kernel.py", 131, "do_execute"),
     Frame(STDLIB + "asyncio/base_events.py", 607, "run_forever"),
     Frame(_OWN + "supervisor/engine/main.py", 85, "<module>"),
     Frame("<frozen runpy>", 198, "_run_module_as_main"),
@@ -128,7 +128,7 @@ def test_libraries_that_our_code_calls_are_not_shown():
 
 def test_who_shows_an_error_is_in_no_library():
     colours = Frame(SITE + "pygments/lexer.py", 714, "get_tokens_unprocessed")
-    shows = Frame(_OWN + "supervisor/engine/shown_errors.py", 107, "show_error")
+    shows = Frame(_OWN + "rank/output/errors.py", 107, "show_error")
     place = place_of(main(colours, shows, *KERNEL))
     assert (place.text, place.is_showing) == ("", True)
     # A user's own text of the error is the user's code.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.protocol import END_ASKED
-from phalanx.supervisor.engine.stops import CellStops
+from phalanx.rank.stops import CellStops
 
 
 @pytest.mark.parametrize(("sent", "ends"), [(END_ASKED, 1), (b"", 0)])
@@ -21,7 +21,7 @@ def test_a_closed_pipe_alone_does_not_end_a_rank(sent, ends):
     os.write(write_fd, sent)
     os.close(write_fd)
     try:
-        CellStops._on_end(stops, read_fd)
+        CellStops.on_end_asked(stops, read_fd, 1)
     finally:
         os.close(read_fd)
     assert (len(asked), removed) == (ends, [read_fd])

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets
-from phalanx.rank import output as record_module
-from phalanx.supervisor.engine.output import note_outgoing
+from phalanx.rank.output import record as record_module
+from phalanx.rank.output.record import OutputRecord
+from phalanx.rank.output.streams import RankOutput
 from phalanx.supervisor.hosts.local_rank import MOST_NBYTES, create_shown, read_shown
 
 
@@ -162,7 +162,7 @@ class FakeSession:
 
 def test_messages_say_where_they_end_and_figures_are_named(fd, record):
     session = FakeSession()
-    note_outgoing(session, record, OutputThrottle(), OutputWidgets())
+    RankOutput(session, record)
 
     def made(kind: str, **content):
         return {"header": {"msg_type": kind}, "content": content, "metadata": {}}
@@ -185,7 +185,7 @@ def test_messages_say_where_they_end_and_figures_are_named(fd, record):
 
 def test_messages_that_show_output_are_counted_by_request(record):
     session = FakeSession()
-    n_shown = note_outgoing(session, record, OutputThrottle(), OutputWidgets())
+    n_shown = RankOutput(session, record).n_shown
     asked, other = {"header": {"msg_id": "cell#0"}}, {"header": {"msg_id": "other"}}
     session.send(None, "stream", {"name": "stdout", "text": "a\n"}, asked)
     session.send(None, "stream", {"name": "stdout", "text": "b\n"}, other)

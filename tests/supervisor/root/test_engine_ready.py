@@ -8,8 +8,8 @@ import pytest
 import zmq
 from support.promise import PATIENCE_S
 
+from phalanx.rank.output.streams import PublishThread
 from phalanx.supervisor.engine.curve import HandshakeCounter
-from phalanx.supervisor.engine.output import PublishThread
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from support.runs.tiers import deep
 from support.waiting import wait_until
 
 from phalanx.errors import RankFailure
-from phalanx.rank.output import WINDOW_NBYTES
+from phalanx.rank.output.record import WINDOW_NBYTES
 from phalanx.workspace import View, Workspace
 
 pytestmark = pytest.mark.slow
@@ -132,7 +132,7 @@ def test_ranks_do_not_grow_with_what_they_print():
 # A thread says when the client has enough to draw.
 PRINT_MUCH = """
 import pathlib, sys, threading, time
-window = sys.stdout.window
+window = sys.stdout.throttle
 def watch():
     while not window.is_full: time.sleep(0.01)
     pathlib.Path(%r).touch()

@@ -105,7 +105,7 @@ def test_a_thread_of_asyncio_that_has_work_is_waited_for(ws, gate):
 
 FAIL_TO_ENTER = """
 import time
-from phalanx.rank import OwnNames
+from phalanx.rank.shell import OwnNames
 if rank == 1:
     def fail(names, enter=OwnNames.enter):
         OwnNames.enter = enter

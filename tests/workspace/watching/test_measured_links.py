@@ -42,8 +42,8 @@ def test_how_far_it_is_is_told(ws):
     assert values(ws, "(said, len(found))") == ["([0, 1, 2, 3, 4, 5], 6)"] * 4
     # Each is told, not four a second, and all of them are kept.
     ws.run(
-        "import phalanx.rank.output\n"
-        "told_s, phalanx.rank.output._TELL_S = phalanx.rank.output._TELL_S, 0.0"
+        "import phalanx.rank.requests\n"
+        "told_s, phalanx.rank.requests._TELL_S = phalanx.rank.requests._TELL_S, 0.0"
     )
     kept, keep = [], ws._links._note
     ws._links._note = lambda progress: (kept.append(progress), keep(progress))
@@ -53,4 +53,4 @@ def test_how_far_it_is_is_told(ws):
     assert re.match(r"5 of 6 links, (less than 1|\d+) s left", kept[-1].text)
     assert ws.links_progress is None
     ws._links._note = keep
-    ws.run("phalanx.rank.output._TELL_S = told_s")
+    ws.run("phalanx.rank.requests._TELL_S = told_s")

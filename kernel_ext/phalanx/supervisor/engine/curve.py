@@ -87,11 +87,9 @@ class HandshakeCounter:
         self._n_missing = 0
 
     def expect(self) -> None:
-        """Expect one more handshake: the socket is about to connect."""
         self._n_missing += 1
 
     async def wait(self) -> None:
-        """Wait for the expected handshakes."""
         poller = zmq.asyncio.Poller()
         poller.register(self._monitor, zmq.POLLIN)
         while self._n_missing:
@@ -127,8 +125,7 @@ class CurveTcpEndpoints:
         self._server_public, self._server_secret = zmq.curve_keypair()
         self._client_public, self._client_secret = zmq.curve_keypair()
         self._lock = threading.Lock()
-        self._gates: list[ThreadAuthenticator] = []
-        self._guarded: set[zmq.Context[zmq.Socket[bytes]]] = set()
+        self._gates: dict[zmq.Context[zmq.Socket[bytes]], ThreadAuthenticator] = {}
         self._ports: dict[int, dict[str, int]] = {}  # socket number -> address -> port
         pages, page_nbytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         self._message_max_nbytes = pages * page_nbytes
@@ -172,17 +169,14 @@ class CurveTcpEndpoints:
             return len(self._ports)
 
     def port(self, number: int, address: str) -> int:
-        """Return the port of socket ``number`` at this address."""
         return self._ports[number][address]
 
     def _guard(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         """Require the client key on this context's sockets with a ZAP domain."""
-        if context in self._guarded:
+        if context in self._gates:
             return
-        gate = ThreadAuthenticator(context)
+        gate = self._gates[context] = ThreadAuthenticator(context)
         gate.start()
         gate.configure_curve_callback(
             domain=_DOMAIN, credentials_provider=KnownKeys((self._client_public,))
         )
-        self._guarded.add(context)
-        self._gates.append(gate)

@@ -28,9 +28,8 @@ from .controller import CONTROLLER
 _SHARED = (
     "ipyparallel.controller.app",
     "ipyparallel.engine.app",
-    "phalanx.rank",
+    "phalanx.rank.kernel",
     "phalanx.supervisor.engine.curve",
-    "phalanx.supervisor.engine.kernel",
 )
 CURVE_KEYS = ("curve_serverkey", "curve_publickey", "curve_secretkey")
 
@@ -81,11 +80,13 @@ def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> Non
 
     from phalanx.distributed.bootstrap.supervised import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
-    from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets, describe_error, in_cell
+    from phalanx.rank.cell import from_cell
+    from phalanx.rank.kernel import RankKernel
+    from phalanx.rank.output.record import OutputRecord
+    from phalanx.rank.output.streams import PublishThread, RankOutput, Stream
+    from phalanx.rank.output.text import describe_error
 
     from .curve import HandshakeCounter, keep_alive, prepare_heartbeat
-    from .kernel import RankKernel
-    from .output import PublishThread, Stream, note_outgoing
 
     channel = supervisor_channel(is_rank=True)
     request = Register(channel.next_id(), os.getpid())
@@ -115,18 +116,10 @@ def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> Non
             # a pipe and is sent with its cell.
             assert isinstance(sys.stdout, Stream)
             assert isinstance(sys.stderr, Stream)
-            self.kernel.captures = (
-                sys.stdout.capture(stdout_fd),
-                sys.stderr.capture(stderr_fd),
-            )
-            sys.stdout.other, sys.stderr.other = sys.stderr, sys.stdout
-            window = sys.stdout.window = sys.stderr.window = OutputThrottle()
-            window.never_in(sys.stdout.pub_thread.thread.ident)
-            record = OutputRecord(shown_fd)
-            widgets = OutputWidgets()
-            n_shown = note_outgoing(self.kernel.session, record, window, widgets)
+            output = RankOutput(self.kernel.session, OutputRecord(shown_fd))
+            output.capture(sys.stdout, sys.stderr, stdout_fd, stderr_fd)
             os.set_inheritable(end_fd, False)  # what a cell starts need not know
-            self.kernel.serve(rank, size, channel, window, n_shown, widgets, end_fd)
+            self.kernel.serve(rank, size, channel, output, end_fd)
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()
@@ -210,11 +203,12 @@ def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> Non
             if not engine.is_ready:
                 raise
             # tornado raises these two when a loop is stopped before its work is done.
-            if in_cell(error) or not isinstance(error, (TimeoutError, RuntimeError)):
+            if from_cell(error.__traceback__) or not isinstance(
+                error, (TimeoutError, RuntimeError)
+            ):
                 text = "this came out of the event loop, and the rank goes on"
                 problem = f"{text}\n{describe_error(error)}"
-        is_ending = engine.kernel.is_serving and engine.kernel.stops.is_ending
-        if is_ending or engine.kernel._shutdown_message is not None:
+        if engine.kernel.is_ending or engine.kernel._shutdown_message is not None:
             break
         # Code of the user's that runs between cells, as a task, has stopped the loop or raised
         # SystemExit or KeyboardInterrupt, which asyncio hands on to here.

@@ -1,6 +1,6 @@
 """Keep one rank's process, channel, values and output file.
 
-`phalanx.rank.OutputRecord` writes the output file in the rank.
+`phalanx.rank.output.record.OutputRecord` writes the output file in the rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turn the messages about one cell into events.
 
 The socket thread puts Jupyter messages in, as a rank's kernel marks them
-(`supervisor.engine.output`). The thread that waits takes events out.
+(`phalanx.rank.output.streams`). The thread that waits takes events out.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from typing import Any
 from IPython.core.completer import IPCompleter, ProvisionalCompleterWarning, rectify_completions
 
 from phalanx.protocol import Complete, Completed, Inspect, Inspected
-from phalanx.rank import escape_surrogates
+
+from .output.text import escape_surrogates
 
 log = logging.getLogger(__name__)
 

@@ -44,38 +44,20 @@ from phalanx.protocol import (
     StopCell,
     TypeLine,
 )
-from phalanx.rank import (
-    CellInput,
-    DebuggerState,
-    DebuggerStopped,
-    DescriptorCapture,
-    HeldCell,
-    InterruptGate,
-    OutputThrottle,
-    OutputWidgets,
-    OwnNames,
-    SignalHandlers,
-    TypedLines,
-    VisualDebugger,
-    asks_for_commands,
-    call_packed,
-    cut,
-    escape_surrogates,
-    from_cell,
-    name_of,
-    packs_anything,
-    prepare_shell,
-    runs_cell,
-    say_left,
-    text_of,
-    uninterrupted,
-)
 
+from .cell import from_cell, runs_cell, uninterrupted
 from .completion import KernelHelp
-from .output import speak_for
+from .debugging.debugger import DebuggerState, asks_for_commands
+from .debugging.visual_debugger import VisualDebugger
+from .input import CellInput, DebuggerStopped, TypedLines
+from .output.errors import CellErrors
+from .output.streams import RankOutput, speak_for
+from .output.text import cut, escape_surrogates, name_of, packs_anything, text_of
 from .requests import WorkspaceRequests
-from .shown_errors import CellErrors
+from .shell import OwnNames, prepare_shell, say_left
+from .signals import SignalHandlers
 from .stops import CellStops
+from .values.calls import call_packed
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
 DEBUGGER_QUIT = "the debugger was quit"
@@ -117,37 +99,26 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """
 
     _supports_kernel_subshells = False
-    captures: tuple[DescriptorCapture, ...] = ()
     is_serving = False
 
+    @property
+    def is_ending(self) -> bool:
+        return self.is_serving and self._gate.is_closed
+
     def serve(
-        self,
-        rank: int,
-        size: int,
-        channel: Channel,
-        window: OutputThrottle,
-        n_shown: Callable[[dict[str, Any]], int],
-        widgets: OutputWidgets,
-        end_fd: int,
+        self, rank: int, size: int, channel: Channel, output: RankOutput, end_fd: int
     ) -> None:
         """Prepare the kernel to serve as a rank.
 
-        ``n_shown`` counts the messages that show the output of a request. `END_ASKED` comes on
-        ``end_fd`` when the rank is to end.
+        `END_ASKED` comes on ``end_fd`` when the rank is to end.
         """
         self.rank = rank
         self._threads = count_threads()
         self._channel = channel
         self._pid = os.getpid()
-        self._window = window
-        self._n_shown = n_shown
-        self._widgets = widgets
-        window.never_in(self.control_thread.ident)
+        self._output = output
+        output.throttle.never_in(self.control_thread.ident)
         self._begun: deque[str] = deque(maxlen=KEPT_NAMES)  # the last requests by name
-        self._held = HeldCell(rank)
-        self._gate = InterruptGate()
-        self._handlers = SignalHandlers(self.tell_soon)
-        os.register_at_fork(after_in_child=self._handlers.open)
         self._lines = TypedLines(rank, self._ask, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
         self._names = OwnNames(self.shell, rank, size)
@@ -156,22 +127,18 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
-        self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
         self._debugger = VisualDebugger(
             self.shell, lambda message: self._notify(DebuggerSays(message))
         )
-        self._name_cell = prepare_shell(self.shell, self._debugger, lambda: widgets.is_on)
+        self._name_cell = prepare_shell(self.shell, self._debugger, lambda: output.widgets.is_on)
         control_loop = self.control_thread.io_loop
         stops = self.stops = CellStops(
-            self._gate,
-            self._held,
-            self._lines,
-            self._debugger,
-            self._notify,
-            control_loop,
-            self.io_loop,
+            rank, self._lines, self._debugger, self._notify, control_loop, self.io_loop
         )
+        self._gate = stops.gate
+        self._handlers = SignalHandlers(self.tell_soon)  # after the gate, which sets one of ours
+        os.register_at_fork(after_in_child=self._handlers.open)
         mlx.raise_only_while(
             runs_cell, is_held=lambda: bool(stops.holding), is_stopped=self._gate.is_stopped
         )
@@ -183,10 +150,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self.shell_handlers[kind] = partial(self._call_back, self.shell_handlers[kind])
         self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
         self._orders_fd = channel.serve(self._on_order)
-        control_loop.add_callback(
-            control_loop.add_handler, self._orders_fd, self._on_readable, control_loop.READ
-        )
-        control_loop.add_callback(self.stops.end_when_asked, end_fd)
+        for fd, handle in ((self._orders_fd, self._on_readable), (end_fd, stops.on_end_asked)):
+            control_loop.add_callback(control_loop.add_handler, fd, handle, control_loop.READ)
         self.is_serving = True
 
     def _begin_code(self, tree: Any = None) -> Any:
@@ -205,15 +170,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _tell_untold(self) -> None:
         while self._untold:
-            self._own_streams["stderr"].write(f"{self._untold.popleft()}\n")
+            self._output.stderr.write(f"{self._untold.popleft()}\n")
 
     def _hand_over_names(self) -> Callable[[], None]:
         """Return a function that assigns a thread's output to a cell.
 
         The cell is the one to which output of the starting thread belongs.
         """
-        stdout: Any = self._own_streams["stdout"]
-        header = stdout.parent_header
+        header = self._output.stdout.parent_header
 
         def inherit() -> None:
             speak_for(header)
@@ -228,7 +192,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def do_apply(
         self, content: Any, bufs: Any, msg_id: Any, reply_metadata: Any
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Answer the workspace's call, or call a function as any engine."""
         if "call" not in content:
             plain: tuple[dict[str, Any], list[Any]]
             plain = super().do_apply(content, bufs, msg_id, reply_metadata)
@@ -267,7 +230,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         cell_meta: Any = None,
         cell_id: Any = None,
     ) -> dict[str, Any]:
-        """Run a cell that can be stopped alone; report its end."""
         arguments = (code, silent, store_history, user_expressions, allow_stdin)
         said = (cell_meta or {}).get("phalanx") or {}
         cell = said.get("cell")
@@ -389,12 +351,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._names.restore()
         self._errors.begin()
         mlx.cut_evaluations(False)
-        self._held.begin()
-        self._window.begin()
-        self._widgets.is_on = bool(said.get("widgets"))
+        self._output.begin(has_page=bool(said.get("widgets")))
         self._tell_untold()
-        if said.get("stopped"):  # the cell was stopped before it arrived here
-            self._gate.interrupt(cell)
+        self.stops.begin_cell(cell, was_stopped=bool(said.get("stopped")))
         return DebuggerState()
 
     def _leave_cell(
@@ -405,16 +364,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         before.end_debuggers(self.shell.user_ns)
         self._requests.keep_error(cell, code, reply, before)
         self._handlers.close()
-        if is_over := self._gate.end():
-            self.io_loop.add_callback(self.io_loop.stop)
-        self._held.end()
+        is_over = self.stops.end_cell()
         self._lines.end()
         if text := self._names.warning():
-            self._own_streams["stderr"].write(f"{text}\n")
-        for capture in self.captures:
-            capture.drain()
-        self._flush()  # before the notice of the end: a client then finds all output
-        self._window.end()
+            self._output.stderr.write(f"{text}\n")
+        self._output.end()
         is_ok, error = reply.get("status") == "ok", ("", "")
         if not is_ok:
             error = str(reply.get("ename", "Aborted")), str(reply.get("evalue", NOT_RUN))
@@ -424,12 +378,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         ename, evalue, *traceback = [
             escape_surrogates(text) for text in (*error, *map(str, reply.get("traceback", ())))
         ]
-        n_shown = self._n_shown(self._cell_parent)
-        self._notify(
-            CellEnded(
-                cell, is_ok, self._threads.are_alive(), ename, evalue, tuple(traceback), n_shown
-            )
-        )
+        has_threads, n_shown = self._threads.are_alive(), self._output.n_shown(self._cell_parent)
+        self._notify(CellEnded(cell, is_ok, has_threads, ename, evalue, tuple(traceback), n_shown))
 
     def _in_plain_words(self, reply: dict[str, Any], before: DebuggerState) -> dict[str, Any]:
         """Return a reply for users: clear reasons for an end, bounded text."""
@@ -475,8 +425,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self.shell.showtraceback((KeyboardInterrupt, error, users), tb_offset=0)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            if self._gate.end():
-                self.io_loop.add_callback(self.io_loop.stop)
+            self.stops.end_cell()
 
     def _enter_world(self, order: EnterWorld) -> None:
         """Join the present epoch between two cells; report the result."""
@@ -490,7 +439,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         except BaseException as its:  # noqa: BLE001 - the workspace raises it
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             error = its
-        self._gate.end()
+        self.stops.end_cell()
         signal.signal(signal.SIGINT, before)
         failed = () if error is None else (name_of(type(error)), cut(text_of(error)))
         self._notify(Entered(order.id, *failed))
@@ -507,36 +456,23 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     # -- input --------------------------------------------------------------------------------
 
     def raw_input(self, prompt: object = "") -> str:
-        """Read the next typed line of this cell; replaces `input`."""
         is_command = asks_for_commands(sys._getframe(1))
-        self._flush()
+        self._output.flush()
         return self._lines.next_line(str(prompt), is_command=is_command)
 
     def getpass(
         self, prompt: object = "Password: ", stream: object = None, *, echo_char: object = None
     ) -> str:
-        """Read the next typed line of this cell without showing it."""
-        self._flush()
+        self._output.flush()
         return self._lines.next_line(str(prompt), password=True)
 
     def _next_of_stdin(self) -> str:
-        self._flush()
+        self._output.flush()
         return self._lines.next_line(STDIN_PROMPT)
-
-    def _flush(self) -> None:
-        # Flushing waits for the output thread. Only the main thread may do that safely.
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for name, own in self._own_streams.items():
-            try:
-                getattr(sys, name).flush()
-            except Exception:  # noqa: BLE001 - a user's stream; ipykernel flushes it, too
-                setattr(sys, name, own)
-            own.flush()
 
     def _ask(self, need: LineNeed | LineNotNeeded) -> None:
         if isinstance(need, LineNeed):
-            need = msgspec.structs.replace(need, n_shown=self._n_shown(self._cell_parent))
+            need = msgspec.structs.replace(need, n_shown=self._output.n_shown(self._cell_parent))
         self._notify(need)
 
     def _say_pages(self, reply: dict[str, Any]) -> None:
@@ -561,14 +497,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         elif isinstance(order, EnterWorld):
             self.io_loop.add_callback(self._enter_world, order)
         elif isinstance(order, LetIn):
-            if self.stops.holding:
-                self._held.let_in(order.steps)
+            self.stops.let_in(order)
         elif isinstance(order, TypeLine):
             self._lines.feed(order.cell, order.entry)
         elif isinstance(order, RefuseInput):
             self._lines.refuse(order.cell, order.message)
         elif isinstance(order, OutputDrawn):
-            self._window.on_drawn(order.sent)
+            self._output.throttle.on_drawn(order.sent)
         elif isinstance(order, AskDebugger):
             self._debugger.take(order.message)
         else:

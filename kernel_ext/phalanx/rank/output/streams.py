@@ -1,8 +1,8 @@
 """Capture a rank's output and record the messages that its kernel sends.
 
-`note_outgoing` records messages before they are sent. `Stream` replaces ipykernel's stdout and
-stderr. A forked child has no connection to the client: it writes its output to descriptors 1 and 2,
-which the rank reads.
+`RankOutput` records messages before they are sent. `Stream` replaces ipykernel's stdout and stderr.
+A forked child has no connection to the client: it writes its output to descriptors 1 and 2, which
+the rank reads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -20,13 +21,9 @@ from typing import Any, TextIO
 import zmq
 from ipykernel.iostream import IOPubThread, OutStream
 
-from phalanx.rank import (
-    DescriptorCapture,
-    OutputRecord,
-    OutputThrottle,
-    OutputWidgets,
-    escape_surrogates,
-)
+from .record import DescriptorCapture, OutputRecord, OutputThrottle
+from .text import escape_surrogates
+from .widgets import OutputWidgets
 
 Message = dict[str, Any]
 
@@ -71,24 +68,70 @@ PIECE = 1 << 20
 _OWNER: ContextVar[dict[str, Any] | None] = ContextVar("phalanx_output_owner", default=None)
 
 
-def note_outgoing(
-    session: Any, record: OutputRecord, window: OutputThrottle, widgets: OutputWidgets
-) -> Callable[[Message], int]:
-    """Record each message that shows output in ``record`` before it is sent.
+class RankOutput:
+    """Record, count and limit what a rank shows.
 
-    Its metadata get ``{"phalanx": {"end": ..., "sent": ...}}``: the position in the record after
-    the message, and the total amount sent, for the flow control of ``window``. What ``widgets``
-    takes is not sent.
-
-    Returns a function that counts the messages with an ``"end"`` that answer a request. The
-    client compares the number with what has come: a broken connection may have lost some.
+    Each message of ``session`` that shows output is recorded before it is sent. Its metadata get
+    ``{"phalanx": {"end": ..., "sent": ...}}``: the position in the record after the message, and
+    the total amount sent, for the flow control of ``throttle``. What ``widgets`` takes is not sent.
     """
-    send = session.send
-    shown: Counter[Any] = Counter()  # messages of each of the last cells
-    lock = threading.Lock()  # threads of a cell may outlive the cell
-    pid = os.getpid()
 
-    def send_noted(
+    stdout: Stream
+    stderr: Stream
+
+    def __init__(self, session: Any, record: OutputRecord) -> None:
+        self.throttle = OutputThrottle()
+        self.widgets = OutputWidgets()
+        self._record = record
+        self._shown: Counter[Any] = Counter()  # messages of each of the last cells
+        self._lock = threading.Lock()  # threads of a cell may outlive the cell
+        self._pid = os.getpid()
+        self._send, session.send = session.send, self._send_recorded
+
+    def capture(self, stdout: Stream, stderr: Stream, stdout_fd: int, stderr_fd: int) -> None:
+        """Also take output from these pipes, in the order of writing."""
+        self.stdout, self.stderr = stdout, stderr
+        stdout.other, stderr.other = stderr, stdout
+        stdout.throttle = stderr.throttle = self.throttle
+        self.throttle.never_in(stdout.pub_thread.thread.ident)
+        stdout.capture(stdout_fd)
+        stderr.capture(stderr_fd)
+
+    def begin(self, *, has_page: bool) -> None:
+        """Begin a cell; ``has_page``: the page of its notebook can draw widgets."""
+        self.throttle.begin()
+        self.widgets.is_on = has_page
+
+    def end(self) -> None:
+        """Send what the cell has written, before the notice of its end."""
+        self.stdout.drain()
+        self.stderr.drain()
+        self.flush()
+        self.throttle.end()
+
+    def flush(self) -> None:
+        """Flush stdout and stderr on the main thread.
+
+        Flushing waits for the output thread. Only the main thread may do that safely.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for name, own in (("stdout", self.stdout), ("stderr", self.stderr)):
+            try:
+                getattr(sys, name).flush()
+            except Exception:  # noqa: BLE001 - a user's stream; ipykernel flushes it, too
+                setattr(sys, name, own)
+            own.flush()
+
+    def n_shown(self, request: Message) -> int:
+        """Return how many messages with an ``"end"`` answer a request.
+
+        The client compares the number with what has come: a broken connection may have lost some.
+        """
+        return self._shown[_parent_id(request)]
+
+    def _send_recorded(
+        self,
         stream: Any,
         msg_or_type: Any,
         content: Any = None,
@@ -102,32 +145,31 @@ def note_outgoing(
         is_made = not isinstance(msg_or_type, str)
         kind = msg_or_type["header"]["msg_type"] if is_made else msg_or_type
         said = msg_or_type["content"] if is_made else content
-        if os.getpid() != pid:
+        if os.getpid() != self._pid:
             return _send_in_child(kind, said)
         request = _parent_id(msg_or_type.get("parent_header") if is_made else parent)
-        if widgets.take(kind, said, request):
+        if self.widgets.take(kind, said, request):
             return None
         ours: Message = {}
         if cost := _cost_of(kind, said):
-            ours = {"sent": window.add(cost)}
-            if (text := _text_of(kind, said)) and (end := record.append(text)) is not None:
+            ours = {"sent": self.throttle.add(cost)}
+            if (text := _text_of(kind, said)) and (end := self._record.append(text)) is not None:
                 ours["end"] = end
         if ours and is_made:
             msg_or_type["metadata"] = {**msg_or_type["metadata"], "phalanx": ours}
         elif ours:
             metadata = {**(metadata or {}), "phalanx": ours}
-        sent = send(stream, msg_or_type, content, parent, ident, buffers, track, header, metadata)
+        sent = self._send(
+            stream, msg_or_type, content, parent, ident, buffers, track, header, metadata
+        )
         if "end" in ours:  # only now: an end that counts it must not overtake it
-            with lock:
-                shown[request] += 1
-                if len(shown) > COUNTED_CELLS:
-                    del shown[next(iter(shown))]
+            with self._lock:
+                self._shown[request] += 1
+                if len(self._shown) > COUNTED_CELLS:
+                    del self._shown[next(iter(self._shown))]
         if "sent" in ours:
-            window.wait()
+            self.throttle.wait()
         return sent
-
-    session.send = send_noted
-    return lambda request: shown[_parent_id(request)]
 
 
 def _send_in_child(kind: str, content: Message) -> None:
@@ -166,7 +208,6 @@ class _ChildLines:
             _write_all(self._fd, whole + end)
 
     def flush(self) -> None:
-        """Write the unfinished line."""
         with self._lock:
             text, self._unfinished = self._unfinished, ""
             _write_all(self._fd, text)
@@ -221,21 +262,17 @@ class BytesToText(io.BufferedIOBase):
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return the stream's descriptor."""
         return self._text.fileno()
 
     def write(self, data: Any) -> int:
-        """Decode bytes (any object with a buffer) and write the text."""
         view = memoryview(data)
         self._text.write(self._decoder.decode(view.tobytes()))
         return view.nbytes
 
     def flush(self) -> None:
-        """Flush the stream."""
         self._text.flush()
 
 
@@ -253,7 +290,7 @@ class Stream(OutStream):  # type: ignore[misc]
         self._last_cell: dict[str, Any] = {}
         self._capture: DescriptorCapture | None = None
         self._n_unsent = 0  # approximate: a count lost between threads only delays a flush
-        self.window: OutputThrottle | None = None
+        self.throttle: OutputThrottle | None = None
         self.other: Stream | None = None  # stdout of stderr, and the reverse
         self._child_lines: _ChildLines | None = None  # in a forked child
         # New in each child: another thread may have held the parent's locks at the fork.
@@ -261,15 +298,19 @@ class Stream(OutStream):  # type: ignore[misc]
 
     def _enter_child(self) -> None:
         self._child_lines = _ChildLines(self.fileno())
+        self._capture = None  # the parent reads the pipe
 
     def fileno(self) -> int:
         """Return the descriptor that a subprocess may write to."""
         return 2 if self.name == "stderr" else 1
 
-    def capture(self, read_fd: int) -> DescriptorCapture:
-        """Also take output from this pipe, in the order of writing."""
+    def capture(self, read_fd: int) -> None:
         self._capture = DescriptorCapture(read_fd, self._take_captured)
-        return self._capture
+
+    def drain(self) -> None:
+        """Take what was written to the descriptor so far."""
+        if self._capture is not None:
+            self._capture.drain()
 
     @property
     def parent_header(self) -> Any:
@@ -290,7 +331,6 @@ class Stream(OutStream):  # type: ignore[misc]
             self._last_cell = super().parent_header
 
     def _take_captured(self, text: str) -> None:
-        """Take output that was written to the descriptor, in any thread."""
         before = _OWNER.set(self._last_cell)
         try:
             self._take(text)
@@ -304,9 +344,8 @@ class Stream(OutStream):  # type: ignore[misc]
             return len(string)
         # First send what was written to the descriptor earlier. Not in the output thread, because a
         # drain may wait for that thread.
-        is_sender = threading.current_thread() is getattr(self.pub_thread, "thread", None)
-        if self._capture is not None and not is_sender:
-            self._capture.drain()
+        if threading.current_thread() is not getattr(self.pub_thread, "thread", None):
+            self.drain()
         return self._take(string)
 
     def _take(self, string: Any) -> int | None:
@@ -319,8 +358,8 @@ class Stream(OutStream):  # type: ignore[misc]
             self._n_unsent += min(PIECE, len(text) - begin)
             if self._n_unsent >= PIECE:
                 self.flush()
-            if self.window is not None:
-                self.window.wait()
+            if self.throttle is not None:
+                self.throttle.wait()
         return len(string)
 
     def flush(self) -> None:

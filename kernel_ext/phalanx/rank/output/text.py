@@ -1,15 +1,16 @@
-"""Turn error texts into text that can be sent."""
+"""Make texts of errors, and text that can be sent."""
 
 from __future__ import annotations
 
-import codecs
 import json
+import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
-CUT = 100_000  # longest error text that is shown, in characters
+from ..cell import from_cell
 
-_AS_JSON = "phalanx.surrogates_in_json"
+CUT = 100_000  # longest error text that is shown, in characters
 
 
 def escape_surrogates(text: str) -> str:
@@ -62,6 +63,12 @@ def name_of(kind: type) -> str:
     return name
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an error as text, from the first cell frame on."""
+    frames = from_cell(error.__traceback__) or error.__traceback__
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip("\n")
+
+
 def packs_anything(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     """Wrap a Jupyter session's packer so that it escapes surrogates.
 
@@ -73,15 +80,6 @@ def packs_anything(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
             return pack(content)
         except UnicodeEncodeError:
             text = json.dumps(content, default=str, ensure_ascii=False)
-            return text.encode(errors=_AS_JSON)
+            return re.sub("[\ud800-\udfff]", lambda half: f"\\\\u{ord(half[0]):04x}", text).encode()
 
     return pack_anything
-
-
-def _escape_in_json(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    half = error.object[error.start : error.end]
-    return "".join(f"\\\\u{ord(character):04x}" for character in half), error.end
-
-
-codecs.register_error(_AS_JSON, _escape_in_json)

@@ -6,12 +6,20 @@ Neither binds a name of ours, and no name that a user has bound is in their way.
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import msgspec
+from IPython.display import display
 
+from phalanx.distributed.bench import limits_of_ranks, measure_links, sizes_between, sweep
+from phalanx.distributed.bootstrap.init import init
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    LIMITS_MIME,
+    LINKS_DONE_MIME,
+    LINKS_MIME,
+    MEASUREMENT_MIME,
     BindValues,
     CopyNames,
     Evaluate,
@@ -22,18 +30,11 @@ from phalanx.protocol import (
     RankCall,
     RankTask,
 )
-from phalanx.rank import (
-    POST_MORTEM,
-    CopyReport,
-    DebuggerState,
-    ErrorOfCell,
-    copy_names,
-    name_of,
-    pack_values,
-    publish_links,
-    publish_sweep,
-    unpack_values,
-)
+
+from .debugging.debugger import POST_MORTEM, DebuggerState, ErrorOfCell
+from .output.text import name_of
+from .values.copying import CopyReport, copy_names
+from .values.pickling import pack_values, unpack_values
 
 
 class WorkspaceRequests:
@@ -52,7 +53,6 @@ class WorkspaceRequests:
         self._last_cell, self._evaluated = cell, {}
 
     def perform(self, said: Any) -> None:
-        """Perform the task of a message."""
         task = msgspec.convert(said, RankTask, str_keys=True)
         if isinstance(task, CopyNames):
             names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
@@ -60,12 +60,11 @@ class WorkspaceRequests:
         elif isinstance(task, Evaluate):
             self._evaluated = self._evaluate(task.expressions)
         elif isinstance(task, PublishSweep):
-            publish_sweep(task)
+            _publish_sweep(task)
         else:
-            publish_links()
+            _publish_links()
 
     def answer(self, said: Any, buffers: Any) -> list[memoryview]:
-        """Return the packed values that answer a call of a message."""
         call = msgspec.convert(said, RankCall)
         most = call.max_nbytes if isinstance(call, GiveValue) else None
         return pack_values(self._values_for(call, buffers), most)
@@ -101,3 +100,37 @@ class WorkspaceRequests:
             self._error = ErrorOfCell(cell, *found, cell)
         elif self._error is not None:
             self._error = self._error._replace(last_cell=cell)
+
+
+_TELL_S = 0.25  # the widget's refresh interval
+
+
+def _publish_sweep(task: PublishSweep) -> None:
+    """Sweep with all ranks; rank 0 publishes each measurement."""
+    is_first = init().rank() == 0
+    sizes = sizes_between(task.begin, task.end, task.factor)
+    # Bad options fail here, before the limits are measured.
+    measurements = sweep(task.op, sizes, dtype=task.dtype, iterations=task.iterations)
+    if task.with_limits:
+        limits = limits_of_ranks()
+        if is_first:
+            display({LIMITS_MIME: msgspec.to_builtins(limits)}, raw=True)
+    for measurement in measurements:
+        if is_first:
+            display({MEASUREMENT_MIME: msgspec.to_builtins(measurement)}, raw=True)
+
+
+def _publish_links() -> None:
+    """Measure all links between ranks; rank 0 publishes progress and result."""
+    is_first = init().rank() == 0
+    tell_at_s = time.monotonic() + _TELL_S
+
+    def tell(n_done: int) -> None:
+        nonlocal tell_at_s
+        if time.monotonic() >= tell_at_s:
+            display({LINKS_DONE_MIME: {"n_done": n_done}}, raw=True)
+            tell_at_s = time.monotonic() + _TELL_S
+
+    found = measure_links(progress=tell if is_first else None)
+    if is_first:
+        display({LINKS_MIME: msgspec.to_builtins(found)}, raw=True)

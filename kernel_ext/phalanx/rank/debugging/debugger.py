@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from phalanx.distributed.bootstrap.user_code import without_own_frames
 
-from .cell import CELL
+from ..cell import CELL
 from .visual_debugger import VisualDebugger
 
 POST_MORTEM = "%debug"  # a cell that only looks at the error of another
 
 SHELL = frozenset({"IPython", "ipykernel", "ipyparallel", "traitlets"})
-SHELL_OF_RANK = "phalanx.supervisor.engine.kernel"
+SHELL_OF_RANK = "phalanx.rank.kernel"
 LOOP = frozenset({"asyncio", "selectors", "concurrent"})
 
 # Code of the callers of `input` that ask for a command and not for data.
@@ -162,7 +162,6 @@ class DebuggerState:
             namespace.pop(name, None)
 
     def has_other_error(self) -> bool:
-        """Whether another error has been raised since."""
         return getattr(sys, "last_traceback", None) is not self._saved.get("last_traceback")
 
     @staticmethod
@@ -173,7 +172,6 @@ class DebuggerState:
             error.__traceback__ = sys.last_traceback = without_own_frames(error.__traceback__)
 
     def restore_error(self) -> None:
-        """Restore the saved error, after one of our own."""
         for name in self.NAMES:
             if name in self._saved:
                 setattr(sys, name, self._saved[name])

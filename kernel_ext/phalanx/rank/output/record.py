@@ -1,8 +1,7 @@
 """Capture, record and limit a rank's output.
 
 `DescriptorCapture` reads a pipe, `OutputRecord` writes the file that the supervisor reads, and
-`OutputThrottle` slows a rank that prints faster than the client draws. `publish_sweep` and
-`publish_links` measure, and display the results for the client.
+`OutputThrottle` slows a rank that prints faster than the client draws.
 """
 
 from __future__ import annotations
@@ -16,19 +15,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-import msgspec
-from IPython.display import display
-
-from phalanx.distributed.bench import limits_of_ranks, measure_links, sizes_between, sweep
-from phalanx.distributed.bootstrap.init import init
-from phalanx.protocol import (
-    LIMITS_MIME,
-    LINKS_DONE_MIME,
-    LINKS_MIME,
-    MEASUREMENT_MIME,
-    OUTPUT_GAP,
-    PublishSweep,
-)
+from phalanx.protocol import OUTPUT_GAP
 
 KEPT_NBYTES = 256 << 20  # the newest output; the blocks of older output are freed
 _PUNCH_EVERY_NBYTES = 64 << 20
@@ -97,15 +84,11 @@ class OutputRecord:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._end = self._begin = os.fstat(fd).st_size
         self._has_gap = False  # the file ends with a gap
 
     def append(self, text: str) -> int | None:
         """Append text; return the file's length in bytes, None on failure."""
-        # A forked child has a copy of the lock, which another thread may have held at the fork.
-        if os.getpid() != self._pid:
-            return None
         # Zero bytes mark a gap, so output must not have any.
         data = memoryview(text.replace("\0", "␀").encode(errors="replace"))
         with self._lock:
@@ -162,7 +145,6 @@ class OutputThrottle:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._news = threading.Condition()
-        self._pid = os.getpid()
         self._never: set[int] = set()
         self._sent = 0
         self._drawn = 0
@@ -173,7 +155,6 @@ class OutputThrottle:
         self._never.update(ident for ident in threads if ident is not None)
 
     def begin(self) -> None:
-        """Begin a cell."""
         with self._news:
             self._drawn = self._sent
             self._is_limited = True
@@ -185,9 +166,6 @@ class OutputThrottle:
             self._news.notify_all()
 
     def add(self, nbytes: int) -> int:
-        """Count sent bytes; return the total."""
-        if os.getpid() != self._pid:  # a forked child has a copy of the lock
-            return self._sent
         with self._news:
             self._sent += nbytes
             return self._sent
@@ -209,7 +187,7 @@ class OutputThrottle:
 
         The wait ends on an interrupt, or after `PATIENCE_S` without an ack.
         """
-        if not self.is_full or threading.get_ident() in self._never or os.getpid() != self._pid:
+        if not self.is_full or threading.get_ident() in self._never:
             return
         with self._news:
             drawn, until_s = self._drawn, self._clock() + PATIENCE_S
@@ -222,37 +200,3 @@ class OutputThrottle:
                 self._news.wait(left_s)
                 if self._drawn != drawn:
                     drawn, until_s = self._drawn, self._clock() + PATIENCE_S
-
-
-_TELL_S = 0.25  # the widget's refresh interval
-
-
-def publish_sweep(task: PublishSweep) -> None:
-    """Sweep with all ranks; rank 0 publishes each measurement."""
-    is_first = init().rank() == 0
-    sizes = sizes_between(task.begin, task.end, task.factor)
-    # Bad options fail here, before the limits are measured.
-    measurements = sweep(task.op, sizes, dtype=task.dtype, iterations=task.iterations)
-    if task.with_limits:
-        limits = limits_of_ranks()
-        if is_first:
-            display({LIMITS_MIME: msgspec.to_builtins(limits)}, raw=True)
-    for measurement in measurements:
-        if is_first:
-            display({MEASUREMENT_MIME: msgspec.to_builtins(measurement)}, raw=True)
-
-
-def publish_links() -> None:
-    """Measure all links between ranks; rank 0 publishes progress and result."""
-    is_first = init().rank() == 0
-    tell_at_s = time.monotonic() + _TELL_S
-
-    def tell(n_done: int) -> None:
-        nonlocal tell_at_s
-        if time.monotonic() >= tell_at_s:
-            display({LINKS_DONE_MIME: {"n_done": n_done}}, raw=True)
-            tell_at_s = time.monotonic() + _TELL_S
-
-    found = measure_links(progress=tell if is_first else None)
-    if is_first:
-        display({LINKS_MIME: msgspec.to_builtins(found)}, raw=True)

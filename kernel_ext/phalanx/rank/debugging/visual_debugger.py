@@ -21,7 +21,7 @@ from typing import Any
 import phalanx
 from phalanx.protocol import MOST_DAP_NBYTES
 
-from .cell import cell_name
+from ..cell import cell_name
 
 _MISSING = "debugpy is missing in this rank's environment: pip install debugpy"
 _TAKEN = "another debugger is attached to this rank"

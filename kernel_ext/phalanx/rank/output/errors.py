@@ -19,7 +19,9 @@ from phalanx.distributed.bootstrap.user_code import (
     number_lines,
     without_own_frames,
 )
-from phalanx.rank import from_cell, name_of, text_of, uninterrupted
+
+from ..cell import from_cell, uninterrupted
+from .text import name_of, text_of
 
 
 class CellErrors:
@@ -38,7 +40,6 @@ class CellErrors:
         shell.show_usage_error = self._show_usage_error
 
     def begin(self) -> None:
-        """Forget the errors of the last cell."""
         self._reserve.refill()
         self.ended_in = {}
         self._shell._last_traceback = None  # else the reply has that of an earlier error
@@ -211,7 +212,6 @@ class AddressReserve:
                 self._space = mmap.mmap(-1, self._NBYTES, flags=mmap.MAP_PRIVATE)
 
     def release(self) -> None:
-        """Give the space back; idempotent."""
         if self._space is not None:
             self._space.close()
             self._space = None

@@ -1,7 +1,7 @@
-"""Call functions in a rank, and exchange values with its names.
+"""Call functions in a rank.
 
-The notebook and its ranks use the same functions. They turn values into buffers and back; the
-callers send the buffers.
+The notebook and its ranks use the same functions. They turn calls and values into buffers and back;
+the callers send the buffers.
 """
 
 from __future__ import annotations
@@ -11,20 +11,13 @@ import linecache
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from traceback import format_exception_only
 from types import FunctionType
 from typing import Any
 
-from .copying import MAIN, ValuePickler, names_of
-from .errors import name_of, text_of
+from ..output.text import name_of, text_of
+from .pickling import MAIN, ValuePickler, names_of
 
 Buffers = Sequence[Any]
-
-# Smaller arrays travel within the pickle, because a frame of their own costs more than the copy.
-# The number is jupyter_client's (`jupyter_client.session.MAX_BYTES`).
-_OWN_FRAME_NBYTES = 1024
-
-_MOST_CHARACTERS = 300  # of an error's text
 
 
 class _MainNamespace(dict[str, Any]):
@@ -157,7 +150,6 @@ def map_block(function: Callable[..., Any], *blocks: Sequence[Any]) -> list[Any]
 
 
 def bind(name: str, value: object) -> None:
-    """Bind a name for this rank's cells."""
     names_of(MAIN)[name] = value
 
 
@@ -168,123 +160,3 @@ def fetch(name: str) -> Any:
     except KeyError:
         msg = f"name {name!r} is not defined"
         raise NameError(msg) from None
-
-
-class _TooLarge(Exception):
-    """Report that the values are larger than the limit."""
-
-
-class _Limited(io.BytesIO):
-    """Buffer for a pickle that counts all bytes against a limit."""
-
-    def __init__(self, max_nbytes: int | None) -> None:
-        super().__init__()
-        self._left_nbytes = max_nbytes
-        self.buffers: list[memoryview] = []
-
-    def write(self, data: Any, /) -> int:
-        """Write the next bytes of the pickle."""
-        self._count(memoryview(data).nbytes)
-        return super().write(data)
-
-    def keep(self, memory: memoryview) -> bool:
-        """Keep an array's memory as a buffer; True if too small."""
-        if memory.nbytes < _OWN_FRAME_NBYTES:
-            return True
-        self._count(memory.nbytes)
-        self.buffers.append(memory)
-        return False
-
-    def _count(self, nbytes: int) -> None:
-        if self._left_nbytes is not None:
-            self._left_nbytes -= nbytes
-            if self._left_nbytes < 0:
-                raise _TooLarge
-
-
-def pack_values(values: Mapping[str, object], max_nbytes: int | None = None) -> list[memoryview]:
-    """Pack named values into buffers; the first buffer is a pickle.
-
-    The memory of arrays is not copied. An object that two values share is sent once. The name of
-    the value of a cell is ``""``. ``max_nbytes`` limits the size of all buffers.
-
-    Raises
-    ------
-    TypeError
-        A value cannot be pickled; the text names the value and its type.
-    ValueError
-        The values take more than ``max_nbytes``.
-    KeyboardInterrupt
-        A stop came, or the value's own code raised it; the text names the value.
-
-    Examples
-    --------
-    >>> unpack_values(pack_values({"a": [1, "two"], "b": 3}), "here")
-    {'a': [1, 'two'], 'b': 3}
-    """
-    file = _Limited(max_nbytes)
-    pickler = ValuePickler(file, file.keep)
-    for name, value in values.items():
-        named = _name(name, value)
-        try:
-            pickler.dump((name, named))
-            pickler.dump(value)
-        except _TooLarge:
-            msg = f"{named} takes more than {(max_nbytes or 0) >> 20} MiB; bind it to a name and pull that"
-            raise ValueError(msg) from None
-        except KeyboardInterrupt as error:  # a stop, or the value's own code
-            msg = f"{named} was not sent"
-            raise KeyboardInterrupt(msg) from error
-        except BaseException as error:  # packing runs the value's own code
-            msg = (
-                f"{named} cannot be sent: {_say(error)}; send arrays, numbers or text of it instead"
-            )
-            raise TypeError(msg) from error
-    return [file.getbuffer(), *file.buffers]
-
-
-def unpack_values(buffers: Sequence[Any], where: str) -> dict[str, Any]:
-    """Load values that `pack_values` has packed; arrays use the memory of ``buffers``.
-
-    The buffers must be from a process of ours: loading a pickle runs code that the pickle names.
-    Errors name the place ``where``: ``"here"``, or ``"on the rank"``.
-
-    Raises
-    ------
-    TypeError
-        A value cannot be loaded here; the text names the value and its type.
-    KeyboardInterrupt
-        A stop came, or the value's own code raised it; the text names the value.
-    """
-    file = io.BytesIO(buffers[0])
-    unpickler = pickle.Unpickler(file, buffers=buffers[1:])  # noqa: S301 - from a process of ours
-    values: dict[str, Any] = {}
-    while file.tell() < len(buffers[0]):
-        name, named = unpickler.load()
-        try:
-            values[name] = unpickler.load()
-        except KeyboardInterrupt as error:  # a stop, or the value's own code
-            msg = f"{named} was not loaded {where}"
-            raise KeyboardInterrupt(msg) from error
-        except BaseException as error:  # loading runs the value's own code
-            if isinstance(error, ImportError | AttributeError):
-                remedy = (
-                    f"install what defines it {where} too, or send arrays, numbers or text of it"
-                )
-            else:
-                remedy = "send arrays, numbers or text of it instead"
-            msg = f"{named} cannot be loaded {where}: {_say(error)}; {remedy}"
-            raise TypeError(msg) from error
-    return values
-
-
-def _name(name: str, value: object) -> str:
-    kind = type(value)
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"{name or 'the value'} (type {module}{kind.__qualname__})"
-
-
-def _say(error: BaseException) -> str:
-    """Return the type and first text line of an error."""
-    lines = "".join(format_exception_only(error)).splitlines()
-    return next(line for line in lines if line[:1] != " ")[:_MOST_CHARACTERS]

@@ -1,6 +1,6 @@
 """Stop the cell of a rank: interrupt it, or hold it.
 
-Everything here runs on the rank's control thread, which is free while a cell runs.
+The rank's control thread, which is free while a cell runs, stops the cell.
 """
 
 from __future__ import annotations
@@ -10,15 +10,25 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
 import psutil
 
 from phalanx.adapters import mlx
-from phalanx.protocol import CALLBACK, END_ASKED, InterruptCaught, RankNews, StopCell, StopReport
-from phalanx.rank import HeldCell, InterruptGate, TypedLines, VisualDebugger
+from phalanx.protocol import (
+    CALLBACK,
+    END_ASKED,
+    InterruptCaught,
+    LetIn,
+    RankNews,
+    StopCell,
+    StopReport,
+)
+
+from .cell import HeldCell, InterruptGate
+from .debugging.visual_debugger import VisualDebugger
+from .input import TypedLines
 
 # Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
 # this must come earlier.
@@ -41,16 +51,15 @@ class CellStops:
 
     def __init__(
         self,
-        gate: InterruptGate,
-        held: HeldCell,
+        rank: int,
         lines: TypedLines,
         debugger: VisualDebugger,
         notify: Callable[[RankNews], None],
         control_loop: Any,
         cell_loop: Any,
     ) -> None:
-        self._gate = gate
-        self._held = held
+        self.gate = InterruptGate()
+        self._held = HeldCell(rank)
         self._lines = lines
         self._debugger = debugger
         self._notify = notify
@@ -58,7 +67,28 @@ class CellStops:
         self._cell_loop = cell_loop
         self._interrupted: deque[str] = deque(maxlen=16)  # the stops that have interrupted
         self.holding = ""  # the stop that holds the cell
-        self.is_ending = False
+
+    def begin_cell(self, cell: str, *, was_stopped: bool) -> None:
+        """Begin a cell; ``was_stopped``: before it arrived here."""
+        self._held.begin()
+        if was_stopped:
+            self.gate.interrupt(cell)
+
+    def end_cell(self) -> bool:
+        """End what runs; return whether the rank is ending.
+
+        The main thread calls this. It leaves the loop if the rank is ending.
+        """
+        is_ending = self.gate.end()
+        if is_ending:
+            self._cell_loop.add_callback(self._cell_loop.stop)
+        self._held.end()
+        return is_ending
+
+    def let_in(self, order: LetIn) -> None:
+        """Let a held cell into operations that other ranks have begun."""
+        if self.holding:
+            self._held.let_in(order.steps)
 
     def stop(self, order: StopCell) -> None:
         """Interrupt a cell, or hold it before its next operation.
@@ -67,16 +97,13 @@ class CellStops:
         the cell normally decides earlier; after ``hold_s`` seconds that client has probably gone.
         """
         cell, stop = order.cell, order.stop
-        if order.hold_s > 0 and self._gate.running == cell and self._can_be_held():
+        can_hold = order.hold_s > 0 and self.gate.running == cell and not self._waits_for_user
+        if can_hold and self._held.hold():
             self.holding = stop
             until_s = time.monotonic() + order.hold_s
             self._look_at_held(cell, stop, StopReport("runs"), until_s)
         else:
             self._interrupt(cell, stop)
-
-    def _can_be_held(self) -> bool:
-        """Hold the cell unless it waits for the user or called nothing."""
-        return not self._waits_for_user and self._held.hold()
 
     @property
     def _waits_for_user(self) -> bool:
@@ -87,7 +114,7 @@ class CellStops:
         """Report changes of a held cell until its interrupt or end."""
         if self.holding != stop:
             return
-        if self._gate.running != cell:
+        if self.gate.running != cell:
             self.holding = ""
             self._held.end()
             return
@@ -97,48 +124,43 @@ class CellStops:
         report = self._held.report()
         if report != last:
             self._notify(msgspec.structs.replace(report, cell=cell))
-        again = partial(self._look_at_held, cell, stop, report, until_s)
-        self._loop.call_later(HELD_LOOK_S, again)
+        self._loop.call_later(HELD_LOOK_S, self._look_at_held, cell, stop, report, until_s)
 
     def _interrupt(self, cell: str, stop: str) -> None:
         if stop in self._interrupted:
             return
         self._interrupted.append(stop)
-        if self._gate.is_blocked(cell):  # this is the second stop
+        if self.gate.is_blocked(cell):  # this is the second stop
             mlx.cut_evaluations(True)
         self._loop.call_later(CUT_S, self._cut, cell)
         self._lines.stop(cell)
-        running = self._gate.running or ""
+        running = self.gate.running or ""
         if running != cell and running.startswith(CALLBACK):  # the cell waits for its end
             self._interrupt(running, f"{stop} of {running}")
         if running == cell:
             self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
             self._loop.call_later(TAKE_S, self._let_go, stop)
-        self._gate.interrupt(cell)
+        self.gate.interrupt(cell)
         if running == cell:
             _interrupt_children()
         self.holding = ""
-        self._nudge(cell, NUDGE_S)
+        self._loop.call_later(NUDGE_S, self._nudge, cell, 2 * NUDGE_S)
         self._loop.call_later(SWALLOWED_S, self._tell_if_swallowed, cell)
         # For a cell that awaits, ipykernel's signal handler only schedules a callback, which does
         # not wake a sleeping event loop. This call does.
         self._cell_loop.add_callback(lambda: None)
 
-    def end_when_asked(self, fd: int) -> None:
-        """End the rank when `END_ASKED` comes on ``fd``."""
-        self._loop.add_handler(fd, lambda fd, _events: self._on_end(fd), self._loop.READ)
-
-    def _on_end(self, fd: int) -> None:
+    def on_end_asked(self, fd: int, _events: int) -> None:
+        """End the rank if `END_ASKED` has come on ``fd``."""
         self._loop.remove_handler(fd)
         if os.read(fd, 1) == END_ASKED:
             self.end()
 
     def end(self) -> None:
         """Interrupt what runs, begin no other cell, and leave the loop."""
-        if self.is_ending:
+        if self.gate.is_closed:
             return
-        self.is_ending = True
-        cell = self._gate.close()
+        cell = self.gate.close()
         if cell is None:
             self._cell_loop.add_callback(self._cell_loop.stop)
         else:  # the loop must run on for a cell that awaits; its end stops it
@@ -146,7 +168,7 @@ class CellStops:
 
     def _cut(self, cell: str) -> None:
         """End the evaluation of MLX that a stopped cell still waits for."""
-        if self._gate.is_blocked(cell):
+        if self.gate.is_blocked(cell):
             mlx.cut_evaluations(True)
 
     def _let_go(self, stop: str) -> None:
@@ -157,19 +179,16 @@ class CellStops:
         if self._interrupted[-1] == stop and not self.holding:
             self._held.end()
 
-    def _nudge(self, cell: str, after_s: float) -> None:
-        def nudge_again() -> None:
-            if self._gate.nudge(cell):
-                self._nudge(cell, min(2 * after_s, MAX_NUDGE_S))
-
-        self._loop.call_later(after_s, nudge_again)
+    def _nudge(self, cell: str, next_s: float) -> None:
+        if self.gate.nudge(cell):
+            self._loop.call_later(next_s, self._nudge, cell, min(2 * next_s, MAX_NUDGE_S))
 
     def _tell_if_swallowed(self, cell: str) -> None:
         """Report that the cell's code has caught the interrupt.
 
         Nobody can see that from outside the process.
         """
-        if self._gate.has_swallowed(cell):
+        if self.gate.has_swallowed(cell):
             self._notify(InterruptCaught(cell))
 
 

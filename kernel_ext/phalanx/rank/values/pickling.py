@@ -1,7 +1,4 @@
-"""Copy variables from a living rank to a replaced one.
-
-`ValuePickler` is also the pickler for values that the notebook and its ranks exchange.
-"""
+"""Pickle values that use the names of the loading process."""
 
 from __future__ import annotations
 
@@ -12,17 +9,13 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from traceback import format_exception_only
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 from cloudpickle import Pickler as CloudPickler
-
-from phalanx.distributed.operations.sealed import SealedPair
-
-from .errors import name_of, text_of
 
 MAIN = "__main__"
 # Objects by which a dataclass marks its fields; each process has one of each.
@@ -34,12 +27,11 @@ _AROUND = {"__firstlineno__", "__static_attributes__", "__abstractmethods__", "_
 _AROUND |= {"__globals__", "_cloudpickle_submodules", "__module__"}
 
 _FILENAME = 10  # index of the file name in the arguments of `CodeType`, since Python 3.8
-Namespace = dict[str, Any]
-# Names that phalanx and IPython have bound on each rank.
-_OWN = {"rank", "size", "world", "px", "np", "In", "Out", "exit", "quit", "get_ipython", "open"}
+# Smaller arrays travel within the pickle, because a frame of their own costs more than the copy.
+# The number is jupyter_client's (`jupyter_client.session.MAX_BYTES`).
+_OWN_FRAME_NBYTES = 1024
 
-_WHY_CHARACTERS = 160
-_OP = "restart --from"
+_MOST_CHARACTERS = 300  # of an error's text
 
 
 class ValuePickler(CloudPickler):  # type: ignore[misc]
@@ -65,7 +57,6 @@ class ValuePickler(CloudPickler):  # type: ignore[misc]
 
     # Returns `object.__reduce__` values; pickle also takes a sixth item.
     def reducer_override(self, obj: Any) -> Any:
-        """Return the way to rebuild an object."""
         if type(obj).__module__ == "torch.storage":
             return _of_storage(obj)
         if isinstance(obj, io.TextIOWrapper):
@@ -121,7 +112,6 @@ class _Digester(ValuePickler):
         return obj.encode(errors="surrogatepass") if type(obj) is str else None
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the content of an object, without its place."""
         if isinstance(obj, CodeType):
             anywhere = obj.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
             return self.dispatch_table[CodeType](anywhere)
@@ -200,10 +190,7 @@ def _fill_function(function: FunctionType, state: tuple[Callable[..., object], A
 
 
 def _of_storage(storage: Any) -> Any:
-    """Reduce a tensor's memory to a buffer.
-
-    torch would copy the memory into the pickle.
-    """
+    """Reduce a tensor's memory to a buffer: torch would copy it."""
     torch = importlib.import_module("torch")
     if isinstance(storage, torch.storage.TypedStorage):  # torch makes one for each tensor
         return _typed_storage, (storage._untyped_storage, storage.dtype)
@@ -226,199 +213,125 @@ def _untyped_storage(buffer: Any) -> Any:
     return torch.from_numpy(memory).untyped_storage()
 
 
-def check(value: object) -> None:
-    """Raise the error of `pack` without memory for the pickle.
+class _TooLarge(Exception):  # than the limit
+    pass
+
+
+class _Limited(io.BytesIO):
+    """Buffer for a pickle that counts all bytes against a limit."""
+
+    def __init__(self, max_nbytes: int | None) -> None:
+        super().__init__()
+        self._left_nbytes = max_nbytes
+        self.buffers: list[memoryview] = []
+
+    def write(self, data: Any, /) -> int:
+        self._count(memoryview(data).nbytes)
+        return super().write(data)
+
+    def keep(self, memory: memoryview) -> bool:
+        """Keep an array's memory as a buffer; True if too small."""
+        if memory.nbytes < _OWN_FRAME_NBYTES:
+            return True
+        self._count(memory.nbytes)
+        self.buffers.append(memory)
+        return False
+
+    def _count(self, nbytes: int) -> None:
+        if self._left_nbytes is not None:
+            self._left_nbytes -= nbytes
+            if self._left_nbytes < 0:
+                raise _TooLarge
+
+
+def pack_values(values: Mapping[str, object], max_nbytes: int | None = None) -> list[memoryview]:
+    """Pack named values into buffers; the first buffer is a pickle.
+
+    The memory of arrays is not copied. An object that two values share is sent once. The name of
+    the value of a cell is ``""``. ``max_nbytes`` limits the size of all buffers.
 
     Raises
     ------
-    Exception
-        Any error of an object that cannot be pickled.
-    """
-    ValuePickler(SimpleNamespace(write=len), lambda memory: None).dump(value)
-
-
-def pack(values: Mapping[str, object]) -> tuple[memoryview, list[memoryview]]:
-    """Pack named values into a pickle and the memory of their arrays.
-
-    The memory of arrays is not copied. An object that two values share is sent once and is shared
-    on the other side too.
-
-    Raises
-    ------
-    Exception
-        Any error of an object that cannot be pickled.
+    TypeError
+        A value cannot be pickled; the text names the value and its type.
+    ValueError
+        The values take more than ``max_nbytes``.
+    KeyboardInterrupt
+        A stop came, or the value's own code raised it; the text names the value.
 
     Examples
     --------
-    >>> dict(unpack(*pack({"a": [1, "two"], "b": 3})))
+    >>> unpack_values(pack_values({"a": [1, "two"], "b": 3}), "here")
     {'a': [1, 'two'], 'b': 3}
     """
-    buffers: list[memoryview] = []
-    file = io.BytesIO()
-    pickler = ValuePickler(file, buffers.append)
-    for item in values.items():
-        pickler.dump(item)
-    return file.getbuffer(), buffers
+    file = _Limited(max_nbytes)
+    pickler = ValuePickler(file, file.keep)
+    for name, value in values.items():
+        named = _name(name, value)
+        try:
+            pickler.dump((name, named))
+            pickler.dump(value)
+        except _TooLarge:
+            msg = f"{named} takes more than {(max_nbytes or 0) >> 20} MiB; bind it to a name and pull that"
+            raise ValueError(msg) from None
+        except KeyboardInterrupt as error:  # a stop, or the value's own code
+            msg = f"{named} was not sent"
+            raise KeyboardInterrupt(msg) from error
+        except BaseException as error:  # packing runs the value's own code
+            msg = (
+                f"{named} cannot be sent: {_say(error)}; send arrays, numbers or text of it instead"
+            )
+            raise TypeError(msg) from error
+    return [file.getbuffer(), *file.buffers]
 
 
-def unpack(data: Any, buffers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield packed values with their names; arrays use the memory of ``buffers``.
+def unpack_values(buffers: Sequence[Any], where: str) -> dict[str, Any]:
+    """Load all values, as `load_each` does."""
+    return dict(load_each(buffers, where))
+
+
+def load_each(buffers: Sequence[Any], where: str) -> Iterator[tuple[str, Any]]:
+    """Load values that `pack_values` has packed; arrays use the memory of ``buffers``.
 
     Loading a value may run code of cells (``__setstate__``), which may need the names before it.
+    The buffers must be from a process of ours: loading a pickle runs code that the pickle names.
+    Errors name the place ``where``: ``"here"``, or ``"on the rank"``.
+
+    Raises
+    ------
+    TypeError
+        A value cannot be loaded here; the text names the value and its type.
+    KeyboardInterrupt
+        A stop came, or the value's own code raised it; the text names the value.
     """
-    file = io.BytesIO(data)
-    nbytes = file.getbuffer().nbytes
-    unpickler = pickle.Unpickler(file, buffers=buffers)  # noqa: S301 - from a rank of our world
-    while file.tell() < nbytes:
-        yield unpickler.load()
+    file = io.BytesIO(buffers[0])
+    unpickler = pickle.Unpickler(file, buffers=buffers[1:])  # noqa: S301 - from a process of ours
+    while file.tell() < len(buffers[0]):
+        name, named = unpickler.load()
+        try:
+            value = unpickler.load()
+        except KeyboardInterrupt as error:  # a stop, or the value's own code
+            msg = f"{named} was not loaded {where}"
+            raise KeyboardInterrupt(msg) from error
+        except BaseException as error:  # loading runs the value's own code
+            if isinstance(error, ImportError | AttributeError):
+                remedy = (
+                    f"install what defines it {where} too, or send arrays, numbers or text of it"
+                )
+            else:
+                remedy = "send arrays, numbers or text of it instead"
+            msg = f"{named} cannot be loaded {where}: {_say(error)}; {remedy}"
+            raise TypeError(msg) from error
+        yield name, value
 
 
-class CopyReport(NamedTuple):
-    """Number of copied names, and the reason for each other name."""
-
-    copied: int
-    problems: dict[str, str]
-
-
-class _ParcelHeader(msgspec.Struct, frozen=True, tag=True):
-    """Header of a pickle of names and ``n_buffers`` buffers of their arrays.
-
-    ``is_whole``: this parcel replaces all parcels before.
-    """
-
-    is_whole: bool
-    n_buffers: int
+def _name(name: str, value: object) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{name or 'the value'} (type {module}{kind.__qualname__})"
 
 
-class _End(msgspec.Struct, frozen=True, tag=True):
-    """End of a copy: ``is_kept`` says whether the last parcel is kept.
-
-    ``problems`` has the reason for each name that was not copied.
-    """
-
-    is_kept: bool
-    problems: dict[str, str]
-
-
-def copy_names(
-    namespace: Namespace,
-    hidden: Mapping[str, object],
-    source: int,
-    ranks: Collection[int],
-    rank: int,
-) -> CopyReport:
-    """Copy the user's names of ``source`` to ``ranks``.
-
-    ``source`` and all ``ranks`` call this function. The names travel in one pickle, so that objects
-    shared by two names are shared on the other side too: an optimizer has the parameters of the
-    model that came with it. Names that cannot be pickled, or cannot be loaded on one of ``ranks``,
-    are left out, with the reason; so are the names that IPython had put there (``hidden``).
-    """
-    if rank == source:
-        return _give(namespace, hidden, [SealedPair(peer, _OP) for peer in sorted(ranks)])
-    return _take(namespace, SealedPair(source, _OP))
-
-
-def _user_names(namespace: Namespace, hidden: Mapping[str, object]) -> Namespace:
-    """Return the user's names: modules, then classes, functions, and the rest.
-
-    Values are loaded in this order, because code that loading runs may need the names before.
-    """
-    names = {
-        name: value
-        for name, value in namespace.items()
-        if not name.startswith("_")
-        and name not in _OWN
-        and (name not in hidden or hidden[name] is not value)
-    }
-
-    def order(name: str) -> int:
-        kinds = (ModuleType, type, FunctionType)
-        return next((at for at, kind in enumerate(kinds) if isinstance(names[name], kind)), 3)
-
-    return {name: names[name] for name in sorted(names, key=order)}
-
-
-def _give(
-    namespace: Namespace, hidden: Mapping[str, object], takers: Sequence[SealedPair]
-) -> CopyReport:
-    names, problems = _user_names(namespace, hidden), dict[str, str]()
-
-    def leave_out(why_not: Callable[[str], str]) -> None:
-        for name in list(names):
-            if why := why_not(name):
-                problems[name] = why
-                del names[name]
-
-    leave_out(lambda name: _why_unpicklable(names[name]))
-    why = _offer(names, takers, is_whole=True)
-    if why:
-        # A pickle that fails half-way leaves objects half-made, also for the names after it. So try
-        # each name alone, and then send the names that can be loaded together again.
-        leave_out(lambda name: _offer({name: names[name]}, takers, is_whole=False))
-        why = _offer(names, takers, is_whole=True)
-    if why:
-        problems.update(dict.fromkeys(names, why))
-    for taker in takers:
-        taker.send(msgspec.msgpack.encode(_End(not why, problems)))
-    return CopyReport(0 if why else len(names), problems)
-
-
-def _why_unpicklable(value: object) -> str:
-    try:
-        check(value)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - any object may refuse in its own way
-        return _why(error)
-    return ""
-
-
-def _offer(names: Namespace, takers: Sequence[SealedPair], *, is_whole: bool) -> str:
-    """Send names to ranks; return the first error or ""."""
-    try:
-        data, buffers = pack(names)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
-        return _why(error)
-    parcel = msgspec.msgpack.encode(_ParcelHeader(is_whole, len(buffers)))
-    for taker in takers:
-        for memory in (parcel, data, *buffers):
-            taker.send(memory)
-    answers = [taker.recv().tobytes().decode() for taker in takers]
-    return next(filter(None, answers), "")
-
-
-def _take(namespace: Namespace, giver: SealedPair) -> CopyReport:
-    bound: set[str] = set()
-
-    def unbind() -> None:
-        for name in bound:
-            namespace.pop(name, None)
-        bound.clear()
-
-    while isinstance(
-        message := msgspec.msgpack.decode(giver.recv(), type=_ParcelHeader | _End), _ParcelHeader
-    ):
-        if message.is_whole:
-            unbind()
-        why = _load(namespace, bound, message, giver)
-        giver.send(why.encode())
-    if not message.is_kept:
-        unbind()
-    return CopyReport(len(bound), message.problems)
-
-
-def _load(namespace: Namespace, bound: set[str], parcel: _ParcelHeader, giver: SealedPair) -> str:
-    """Receive a parcel and bind its names; return the error or ""."""
-    data, *buffers = [giver.recv() for _ in range(1 + parcel.n_buffers)]
-    try:
-        for name, value in unpack(data, buffers):
-            namespace[name] = value
-            bound.add(name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
-        return _why(error)
-    return ""
-
-
-def _why(error: BaseException) -> str:
-    text = text_of(error).strip().partition("\n")[0][:_WHY_CHARACTERS]
-    text = text.encode(errors="backslashreplace").decode()  # surrogates cannot be sent as text
-    return text or name_of(type(error))
+def _say(error: BaseException) -> str:
+    """Return the type and first text line of an error."""
+    lines = "".join(format_exception_only(error)).splitlines()
+    return next(line for line in lines if line[:1] != " ")[:_MOST_CHARACTERS]

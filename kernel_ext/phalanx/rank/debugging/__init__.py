@@ -1,0 +1,1 @@
+"""Fit debuggers to a rank: pdb, IPython's, and JupyterLab's panel."""

@@ -1,0 +1,1 @@
+"""Send, record and capture what a rank shows: text, displays, widgets, errors."""

@@ -1,0 +1,1 @@
+"""Move values between processes: calls, pull, push, copies of variables."""
