@@ -34,11 +34,10 @@ from phalanx.protocol.host import (
     Spawn,
     Versions,
 )
-from phalanx.protocol.scripts import cost
 from phalanx.supervisor.hosts.connection import LOOK_EVERY_S, ClockOffset
 from phalanx.supervisor.hosts.host_set import HostSet, say_differing, versions_here
 from phalanx.supervisor.processes import streams
-from phalanx.supervisor.processes.streams import OutputWindow
+from phalanx.supervisor.processes.streams import OutputWindow, cost
 
 
 def report(rank):
