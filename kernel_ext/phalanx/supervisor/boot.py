@@ -126,7 +126,7 @@ class RootProcess:
 
 
 def prepare_process(options: BootOptions) -> None:
-    """Raise this process's limits, so that it can be the root of a world.
+    """Raise the limits of a process that becomes a root.
 
     Raises
     ------

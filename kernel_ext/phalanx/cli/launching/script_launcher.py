@@ -33,8 +33,7 @@ from .terminal import SIGNALS, TIMED_OUT, InputThread, Screen, ScreenThread, exi
 class ScriptLauncher:
     """Runs a command on ranks and shows their output.
 
-    This process is the root of the ranks; its methods whose names begin with ``on_`` are called by
-    `ScriptRoot`.
+    This process is the root of the ranks. `ScriptRoot` calls the ``on_`` methods and `tell`.
     """
 
     def __init__(self, options: argparse.Namespace, job: Job) -> None:
@@ -172,7 +171,7 @@ class ScriptLauncher:
     # -- input --------------------------------------------------------------------------------
 
     def _give(self, data: bytes) -> None:
-        """Send input to the ranks, from its thread; wait while no rank takes more."""
+        """Send input to the ranks; wait while no rank takes more."""
         with self._input_room:
             self._input_room.wait_for(lambda: self._input_nbytes > 0)
             self._input_nbytes -= len(data)
@@ -185,7 +184,7 @@ class ScriptLauncher:
             self._input_room.notify()
 
     def on_input_cut(self, rank: int, nbytes: int) -> None:
-        """Name a rank whose input ends early."""
+        """Say that the input of a rank ends early."""
         self._say(f"rank {rank} left {nbytes >> 20} MiB of input unread; its input ends here")
 
     def _on_line_typed(self) -> None:

@@ -179,7 +179,7 @@ def exit_code(status: int) -> int:
 
 
 class ScreenThread:
-    """Uses a `Screen` on a thread: the reader of our output may be slow.
+    """Uses a `Screen` on a thread that may wait for readers.
 
     ``on_error`` gets the first error, on the thread; nothing is shown after it.
     """

@@ -214,7 +214,7 @@ class Commands:
         key = output.rank, output.stream
         amount = self._shown.pop(key, 0) + cost(output.data)
         if amount < WINDOW_COST // 4:
-            self._shown[key] = amount  # told with later output: a small print needs no message
+            self._shown[key] = amount  # goes with later output: a small print needs no message
         else:
             self._hosts.take(OutputDone(*key, amount))
 
