@@ -7,11 +7,10 @@ import tempfile
 import pytest
 
 from phalanx.cli import main
+from phalanx.cli.launching import script_launcher
 from phalanx.cli.main import _parser
 from phalanx.magics.arguments import line_parser, subcommands
-from phalanx.protocol.scripts import ScriptOptions
 from phalanx.workspace import Workspace
-from phalanx.workspace import script as script_module
 from phalanx.workspace import workspace as workspace_module
 
 
@@ -24,12 +23,12 @@ def told(monkeypatch, tmp_path):
     """What roots would have been told; none is started."""
     told = []
 
-    def launch_root(options, **_):
-        told.append(options.boot if isinstance(options, ScriptOptions) else options)
+    def start(options, *_, **__):
+        told.append(options)
         raise AskedError
 
-    for module in (workspace_module, script_module):
-        monkeypatch.setattr(module, "launch_root", launch_root)
+    monkeypatch.setattr(workspace_module, "launch_root", start)
+    monkeypatch.setattr(script_launcher, "ScriptRoot", start)
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

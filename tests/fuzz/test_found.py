@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 from fuzz.stage import actors, staged
-from fuzz.targets.supervisor import Play, raise_first, script, workspace
+from fuzz.targets.supervisor import Play, raise_first, workspace
 from support.ranks.loops import JumpingLoop
 
 import phalanx
@@ -28,7 +28,6 @@ from phalanx.protocol import (
     Register,
     WorldConfig,
     pack_frame,
-    scripts,
 )
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
@@ -44,8 +43,7 @@ def told_by(root, story, *, is_up=True):
         await asyncio.sleep(0)
         for actor in actors.values() if is_up else ():
             actor.say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
-        if root is not script:
-            play.says(Hello())
+        play.says(Hello())
         await asyncio.sleep(0.1)
         await story(play)
         await asyncio.sleep(10)
@@ -67,7 +65,6 @@ def answer_to(told, number):
     return next(said for said in told if said.get("id") == number)
 
 
-@pytest.mark.parametrize("root", [workspace, script])
 @pytest.mark.parametrize(
     "body",
     [
@@ -76,11 +73,11 @@ def answer_to(told, number):
         b"",
     ],
 )
-def test_what_is_no_message_of_ours_ends_no_workspace(root, body):
+def test_what_is_no_message_of_ours_ends_no_workspace(body):
     async def story(play):
         play.client_says("owner", body)
 
-    told_by(root, story)
+    told_by(workspace, story)
 
 
 def test_a_cell_for_a_rank_that_is_not_there_is_refused():
@@ -103,19 +100,6 @@ def test_stacks_of_ranks_that_are_not_there_are_left_out():
         play.says(GetStacks(5, (1, 9, -1, 1)))
 
     assert list(answer_to(told_by(workspace, story), 5)["stacks"]) == [1]
-
-    async def of_a_script(play):
-        play.says(GetStacks(5, (9,)))
-
-    assert answer_to(told_by(script, of_a_script), 5)["stacks"] == {}
-
-
-def test_a_launcher_that_has_taken_what_was_never_given():
-    async def story(play):
-        play.says(scripts.OutputTaken(9, "stdout", 1))
-        play.says(scripts.OutputTaken(0, "stdout", 1 << 60))
-
-    told_by(script, story)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ _MAY_READ = {
     "test_nothing_grows_while_somebody_looks": "deep; the least growth of three windows",
     "test_who_came_last_is_told_when_all_have_answered_and_no_clock_may_be_wrong": "moments to compare",
     "test_a_lane_leads_to_the_notebooks_cell": "moments before and after a cell",
+    "test_a_launcher_that_is_stopped_for_long_goes_on": "the time for which it is stopped",
     "test_at_most_five_times_a_second": "the least time between ticks, as the timer itself reads it",
 }
 _CLOCKS = {

@@ -28,6 +28,7 @@ from phalanx.protocol import GRACE_S
 from .common import checked_cwd, split
 from .launching.places import (
     BACKENDS,
+    Job,
     add_place_arguments,
     idle_options,
     place,
@@ -35,7 +36,7 @@ from .launching.places import (
 )
 
 if TYPE_CHECKING:
-    from phalanx.workspace import Job, Placement
+    from phalanx.workspace import Placement
 
 DESCRIPTION = (
     "Runs a script (with Python), a module (-m) or any other program once per rank, on this "
@@ -201,8 +202,6 @@ def _job(
         command = list(words)
         if not words:
             resolve(words, python, cwd)
-    from phalanx.workspace import Job
-
     return Job(command, tuple(words), at, str(cwd), env, is_checked)
 
 

@@ -8,9 +8,8 @@ Order: a host reports on a rank before it forwards a message of this rank. The r
 how far a rank had come before it learns that the rank has ended.
 
 Scripts: output goes to the root and input goes to the host as bytes, in the same order as the
-message that a rank has ended. Each output stream has the flow-control window of a launcher
-(`protocol.scripts`); the root forwards acks (`OutputDone`) to the host. Input is sent once per
-host, for all its ranks.
+message that a rank has ended. Each output stream has a flow-control window: the root sends acks
+(`OutputDone`) for what `phalanx launch` has shown. Input is sent once per host, for all its ranks.
 
 Samples: the root requests each sample, so nothing is read or sent while no client watches. A slow
 host gets no second request before its answer. Times are of the host's own clock.

@@ -24,6 +24,9 @@ Epoch = Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]  # 48 bits, as on a contr
 GroupNumber = Annotated[int, msgspec.Meta(ge=0)]  # 64 bits, as in a record of the engine
 Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]  # a C int, as the engine has
 Amount = Annotated[int, msgspec.Meta(ge=0)]  # bytes
+# Set for the ranks of a script: how often this rank was started again, and how often ranks of the
+# script may be started again in all.
+RESTART_VARIABLES = ("PHALANX_RESTART_COUNT", "PHALANX_MAX_RESTARTS")
 MOST_DAP_NBYTES = 4 << 20  # of one message of a debugger: a value with a picture has less
 DebuggerMessage = Annotated[bytes, msgspec.Meta(max_length=MOST_DAP_NBYTES)]
 

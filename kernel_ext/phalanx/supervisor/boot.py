@@ -1,4 +1,4 @@
-"""Start a root supervisor, or find a running one."""
+"""Start the root supervisor of a workspace, or find a running one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,17 @@ from phalanx.protocol import (
     read_frame,
 )
 from phalanx.protocol.os_text import encode_options
-from phalanx.protocol.scripts import ScriptOptions
 
 from .processes.child import exit_reason
-from .processes.system import open_pidfd, peer_of, signal_pidfd
+from .processes.system import (
+    allow_descriptors,
+    check_loopback,
+    open_pidfd,
+    peer_of,
+    save_address_space,
+    signal_pidfd,
+    stripe_sockets,
+)
 from .runtime_dir import check_name, connect, socket_paths
 
 _END_S = 1.0  # wait for the exit of a process that has closed its output
@@ -118,7 +125,24 @@ class RootProcess:
         self.let_go()
 
 
-def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0) -> RootProcess:
+def prepare_process(options: BootOptions) -> None:
+    """Raise the limits of a process that becomes a root.
+
+    Raises
+    ------
+    DistributedError
+        A limit is too low, or the loopback interface is down.
+    """
+    here = [plan for plan in options.hosts if plan.is_local]
+    elsewhere = options.world.size - sum(plan.ranks for plan in here) if here else 0
+    n_addresses = max((len(plan.addresses) for plan in here), default=0)
+    sockets = stripe_sockets(elsewhere, n_addresses, options.world.connections_per_ip)
+    allow_descriptors(options.world.size, sockets)
+    check_loopback()
+    save_address_space()
+
+
+def launch_root(options: BootOptions, *, timeout_s: float = 20.0) -> RootProcess:
     """Start `python -m phalanx.supervisor` in its own session, and connect to it.
 
     Raises
@@ -130,14 +154,13 @@ def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0
     # An unlinked file, not a pipe: the supervisor may outlive this process, and must not die
     # of writing to a pipe without a reader.
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the RootProcess closes it
-    role = ["script"] if isinstance(options, ScriptOptions) else []
     ours, theirs = socket.socketpair()
     popen = None
     has_answered = True
     try:
         with theirs:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "phalanx.supervisor", *role],
+                [sys.executable, "-m", "phalanx.supervisor"],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -18,7 +18,7 @@ from .connection.connect import (
     stop_workspace,
 )
 from .connection.root_client import SampleView
-from .options import Job, Placement, resolve_placement
+from .options import Placement, resolve_placement
 from .output.events import IMAGE_KINDS, WIDGET, Clear, Display, is_image
 from .output.notices import (
     grouped,
@@ -29,7 +29,6 @@ from .output.notices import (
 from .output.printer import MAX_LINES
 from .output.text import StreamName
 from .output.view import CannotAsk, OpenPrompt, Question, View, format_time
-from .script import RootGone, RootSilent, Script, ScriptEvent, Woken
 from .trace import Trace, say_trace
 from .workspace import Workspace
 
@@ -44,7 +43,6 @@ __all__ = [
     "Description",
     "Display",
     "Help",
-    "Job",
     "NoHelp",
     "OpenPrompt",
     "PendingCall",
@@ -53,16 +51,11 @@ __all__ = [
     "RankDebuggers",
     "RankError",
     "RankResult",
-    "RootGone",
-    "RootSilent",
     "SampleView",
-    "Script",
-    "ScriptEvent",
     "StreamName",
     "Sweep",
     "Trace",
     "View",
-    "Woken",
     "Workspace",
     "WorkspaceInfo",
     "format_time",

@@ -10,9 +10,9 @@ import keyword
 import math
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -276,7 +276,7 @@ def resolve_placement(
         found = host_records.job_hosts(launcher, os.environ, with_slots=n is None)
     if found is None and not asked.nodes:
         said: dict[str, Any] = {
-            "python": python, "ssh-arg": ssh_args, "interface": interface,
+            "python": python, "interface": interface, "ssh-arg": ssh_args,
             "launcher": launcher, "boot-timeout": boot_timeout,
             "connections-per-ip": connections_per_ip,
         }  # fmt: skip
@@ -378,24 +378,6 @@ def _hostfile(
     if hostfile is None or isinstance(hostfile, host_records.Hostfile):
         return hostfile
     return host_records.read_hostfile(checked_path("hostfile", hostfile))
-
-
-@dataclass(frozen=True)
-class Job:
-    """A command that runs once per rank.
-
-    ``command`` is the resolved program and its arguments on this machine. Other hosts resolve
-    ``words``, the user's own words. ``env`` is added to the environment of each host. Ranks start
-    in the folder ``cwd``. ``is_script_checked``: before any rank starts, check that every host has
-    the script.
-    """
-
-    command: Sequence[str]
-    words: Sequence[str]
-    at: Placement
-    cwd: str
-    env: Mapping[str, str] = field(default_factory=dict)
-    is_script_checked: bool = True
 
 
 def checked_expressions(names: Any) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def test_what_is_no_text_goes_through(tmp_path):
     said = launch("-n", "1", "--cwd", str(folder), "--env", f"A={word}", name, word, "ü")
     expected = b" ".join([os.fsencode(name), b"\xfd\xc3", "ü".encode(), b"\xfd\xc3", b"f\xff"])
     assert said.stdout == b"[0] " + expected + b"\n", said.stderr
-    # Nor is a message lost that names it: of the launcher, of the supervisor.
+    # Nor is a message lost that names it: of the launcher, of the root.
     script = folder / os.fsdecode(b"q\xff")
     script.touch(0o755)
     said = launch("-n", "1", str(script))
@@ -251,7 +251,7 @@ def test_endless_output_fills_no_memory(running, script, tmp_path):
     line = "x" * 1000
     launcher.wait_lines(f"[0] {line}", f"[1] {line}")
     processes = launcher.processes()
-    assert len(processes) == 5  # launcher, root, sweeper, two ranks
+    assert len(processes) == 4  # launcher, sweeper, two ranks
     wait_held_up(tmp_path, 2)  # ranks that may print no more: what is kept for them is bounded
 
 

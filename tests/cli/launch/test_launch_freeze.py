@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
+import time
 
 import pytest
-from support.programs.launching import launch, launcher_with, wait_gone
+from support.programs.launching import launch
 from support.promise import SILENCE_S, after_silence_s, check
 from support.runs.tiers import deep
 
@@ -80,65 +80,16 @@ def test_a_silence_of_none_is_refused(capsys):
     assert "heartbeat_timeout is 0.0" in capsys.readouterr().err
 
 
-# Frozen right after its first word, as one that the machine has no time or memory for.
-STOP_ROOT = """
-import os, signal
-from phalanx.workspace import script
-launch_root = script.launch_root
-def stop(options):
-    root = launch_root(options)
-    root.signal(signal.SIGSTOP)
-    return root
-script.launch_root = stop
-"""
-QUICK = "from phalanx.workspace import script; script.ASK_EVERY_S = {}; script.ENDING_S = {}"
-
-
-COUNT = """
-import os, pathlib
-receive, left = script.Script._receive, [None] * 5
-def count(self, message):
-    receive(self, message)
-    is_answer = isinstance(message, script.StacksAre) and self._n_unanswered == 0
-    if is_answer and not left[1:]: pathlib.Path(os.environ["DONE"]).touch()
-    elif is_answer: left.pop()
-script.Script._receive = count
-"""
-
-
+# More than this a launcher that goes on would take for the end of a rank.
 @pytest.mark.slow
-def test_a_frozen_root_ends_the_launch_in_one_line():
-    words = launcher_with(STOP_ROOT + QUICK.format(0.2, 60))
-    ended = launch("-n", "2", "--", "sleep", "1000", launcher=words)
-    assert ended.returncode == 1
-    assert re.fullmatch(
-        r"phalanx launch: the supervisor \(process \d+\) has not answered for 0.6 s, so it is killed, "
-        r"and its ranks with it; was it stopped\?\n",
-        ended.stderr.decode(),
-    )
-
-
-@pytest.mark.slow
-def test_sigterm_ends_a_launch_whose_root_is_frozen(running):
-    words = launcher_with(QUICK.format(600, 0.3))
-    launcher = running(
-        "-n", "2", "--grace", "0.3", "--", "sh", "-c", "echo ready; sleep 1000", launcher=words
-    )
-    launcher.wait_lines("[0] ready", "[1] ready")
-    family = launcher.processes()
-    launcher.root.suspend()
-    launcher.popen.send_signal(signal.SIGTERM)
-    code, said = launcher.end()
-    assert code == 143
-    assert "has not answered for 0.6 s, so it is killed" in said
-    assert said.count("\n") == 1
-    assert wait_gone(family) == []
-
-
-@pytest.mark.slow
-def test_a_root_that_answers_is_asked_again_and_again(tmp_path):
+def test_a_launcher_that_is_stopped_for_long_goes_on(running, tmp_path):
     done = tmp_path / "done"
-    words = launcher_with(f"{QUICK.format(0.01, 60)}; script.ASKS = 10_000\n{COUNT}")
-    wait = f"while [ ! -e {done} ]; do sleep 0.05; done; echo done"
-    ended = launch("-n", "1", "--", "sh", "-c", wait, launcher=words, env={"DONE": str(done)})
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"[0] done\n", b"")
+    wait = f"echo ready; while [ ! -e {done} ]; do sleep 0.05; done; echo done"
+    launcher = running("-n", "2", "--silence", str(SILENCE_S), "--", "sh", "-c", wait)
+    launcher.wait_lines("[0] ready", "[1] ready")
+    launcher.popen.send_signal(signal.SIGSTOP)
+    time.sleep(2 * SILENCE_S)
+    done.touch()
+    launcher.popen.send_signal(signal.SIGCONT)
+    launcher.wait_lines("[0] done", "[1] done")
+    assert launcher.end() == (0, "")

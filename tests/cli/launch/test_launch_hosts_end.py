@@ -50,17 +50,16 @@ def test_a_signal_ends_everything_everywhere(script, running, number, status):
 
 
 @pytest.mark.promise
-@pytest.mark.parametrize("who", ["launcher", "root"])
-def test_nothing_is_left_after_a_kill(script, running, who):
+def test_nothing_is_left_after_a_kill(script, running):
     ranks = running(*HOSTS, script(WAIT))
     family = both_up(ranks)
-    (ranks.popen if who == "launcher" else ranks.root).kill()
+    ranks.popen.kill()
     ranks.end()
     assert wait_gone(family, GONE_S) == []
 
 
 def supervisors(ranks):
-    return [p for p in ranks.root.children() if p.cmdline()[-1:] == ["host"]]
+    return [p for p in ranks.children() if p.cmdline()[-1:] == ["host"]]
 
 
 @pytest.mark.promise
@@ -87,7 +86,7 @@ def waiting(tmp_path_factory):
 
 
 def test_an_idle_launch_costs_nothing(waiting):
-    # All processes together; the hosts and the root exchange signs of life.
+    # All processes together; the hosts and the launcher exchange signs of life.
     assert_idle(waiting.processes(), wakeups_per_s=100)
 
 

@@ -86,7 +86,7 @@ threading.Thread.start = refuse
 """
 
 
-@pytest.mark.parametrize("name", ["phalanx-stdin", "phalanx-script"])
+@pytest.mark.parametrize("name", ["phalanx-stdin", "phalanx-screen"])
 def test_a_thread_that_cannot_be_started_is_one_line(name):
     words = launcher_with(REFUSE.format(name))
     ended = launch("-n", "1", "--", "sleep", "1000", launcher=words)

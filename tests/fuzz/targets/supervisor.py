@@ -32,8 +32,9 @@ from phalanx.protocol import (
     ToSupervisor,
     WorldConfig,
     pack_frame,
-    scripts,
 )
+from phalanx.protocol.host import CommandOutput
+from phalanx.supervisor.root.script_commands import ScriptOptions
 from phalanx.supervisor.root.script_root import ScriptRoot
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
@@ -63,10 +64,8 @@ class Play:
     def __init__(self, make_root: Callable[[], WorkspaceRoot | ScriptRoot]) -> None:
         self.told: list[Any] = []
         self.root = make_root()
-        self._clients = {_CLIENTS[0]: StageClient(self.told)}
-        self.root.on_client(self._clients[_CLIENTS[0]])
-        is_script = isinstance(self.root, ScriptRoot)
-        self._to_root: Any = scripts.ToScriptRoot if is_script else ToRoot
+        self._clients: dict[str, StageClient] = {}
+        self._connect(_CLIENTS[0])
         self.may_end = False
         self._asked = 0
 
@@ -76,8 +75,10 @@ class Play:
             self._rank_says(who, supply, frame_of(supply, ToSupervisor))
         elif who == 2:
             self._rank_says(supply.below(_RANKS), supply, supply.piece())
+        elif who < 5 and isinstance(self.root, ScriptRoot):
+            self._launcher_says(self.root, supply)
         elif who < 5:
-            self.client_says(_CLIENTS[who - 3], encoded(supply, self._to_root), supply.below(16))
+            self.client_says(_CLIENTS[who - 3], encoded(supply, ToRoot), supply.below(16))
         elif supply.below(8) == 0:
             actors[supply.below(_RANKS)].end(-9)
             self.may_end |= isinstance(self.root, ScriptRoot)
@@ -87,25 +88,38 @@ class Play:
         actors[rank].hear()  # so that its channel is never full for long
         actors[rank].say(data)
 
+    def _launcher_says(self, root: ScriptRoot, supply: Supply) -> None:
+        what = supply.below(3)
+        if what == 0:
+            root.commands.input(supply.piece())
+        elif what == 1:
+            root.commands.output_shown(supply.record(CommandOutput))
+        else:
+            root._tasks.spawn(_stacks_of(root))
+
     def says(self, message: msgspec.Struct, name: str = _CLIENTS[0]) -> None:
         self._send(name, msgspec.msgpack.encode(message))
 
     def _send(self, name: str, body: bytes) -> None:
         """Let a client say something; it connects when it is first needed."""
-        if name not in self._clients:
+        self._connect(name)
+        assert isinstance(self.root, WorkspaceRoot)
+        self.root.on_request(self._clients[name], body)
+
+    def _connect(self, name: str) -> None:
+        if name not in self._clients and isinstance(self.root, WorkspaceRoot):
             self._clients[name] = StageClient(self.told)
             self.root.on_client(self._clients[name])
-        self.root.on_request(self._clients[name], body)
 
     def client_says(self, name: str, body: bytes, odd: int = 0) -> None:
         times = 2 if odd == 15 else 1
         for _ in range(times):
             self._send(name, body)
         try:
-            message = msgspec.msgpack.decode(body, type=self._to_root)
+            message = msgspec.msgpack.decode(body, type=ToRoot)
         except (ValueError, RecursionError):
             return
-        if isinstance(self.root, WorkspaceRoot) and isinstance(message, _QUESTIONS):
+        if isinstance(message, _QUESTIONS):
             self._asked += times
         self.may_end |= type(message).__name__ == "Stop"
 
@@ -158,8 +172,19 @@ def workspace() -> WorkspaceRoot:
     return WorkspaceRoot(_BOOT)
 
 
+class _Launcher:
+    """A launcher that shows nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
 def script() -> ScriptRoot:
-    return ScriptRoot(scripts.ScriptOptions(_BOOT, ("x",), {}, max_restarts=1))
+    return ScriptRoot(_BOOT, ScriptOptions(("x",), (), {}, max_restarts=1), _Launcher())
+
+
+async def _stacks_of(root: ScriptRoot) -> None:
+    await root.stacks()
 
 
 async def _play(loop: JumpingLoop, supply: Supply) -> None:

@@ -34,12 +34,11 @@ from phalanx.protocol.host import (
     StopHost,
     Versions,
 )
-from phalanx.protocol.scripts import cost
 from phalanx.supervisor.hosts.host_set import HostSet, say_differing, versions_here
 from phalanx.supervisor.hosts.remote_host import LOOK_EVERY_S
 from phalanx.supervisor.hosts.samples import ClockOffset
 from phalanx.supervisor.processes import streams
-from phalanx.supervisor.processes.streams import OutputWindow
+from phalanx.supervisor.processes.streams import OutputWindow, cost
 
 
 def report(rank):

@@ -72,14 +72,12 @@ class Running:
         process = psutil.Process(self.popen.pid)
         return [process, *process.children(recursive=True)]
 
-    @property
-    def root(self):
-        (root,) = psutil.Process(self.popen.pid).children()
-        return root
+    def children(self):
+        return psutil.Process(self.popen.pid).children()
 
     @property
     def ranks(self):
-        words = {process: " ".join(process.cmdline()) for process in self.root.children()}
+        words = {process: " ".join(process.cmdline()) for process in self.children()}
         return [process for process, said in words.items() if "sweep_main.py" not in said]
 
     def end(self, timeout_s=PATIENCE_S):

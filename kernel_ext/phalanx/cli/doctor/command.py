@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from phalanx.hosts import (
     uses_job,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.supervisor.hosts.addresses import real_name
 
 from .checks import Finding, find
 from .launchers import check_job_hosts, check_launcher
@@ -119,7 +119,9 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         launcher=launcher,
         job=job,
     )
-    known = [its.name if launcher in TITLES else _real_name(its, remote) for its in far]
+    known = [
+        its.name if launcher in TITLES else real_name(its.name, remote.ssh_args) for its in far
+    ]
     if far and launcher in TITLES:  # other hosts must resolve this machine's name as well
         known.append(here[0].name)
     question = ProbeQuestion(
@@ -138,20 +140,6 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     else:
         print("\n".join(map(str, findings)))
     return int(has_failed)
-
-
-def _real_name(its: HostPlan, remote: RemoteOptions) -> str:
-    """Return the host name that ssh resolves, after its aliases."""
-    name = its.name.rpartition("@")[2]
-    try:
-        said = subprocess.run(
-            ["ssh", "-G", *remote.ssh_args, "--", its.name],
-            capture_output=True, text=True, check=False, timeout=5,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return name
-    words = [line.split(" ", 1) for line in said.stdout.splitlines()]
-    return next((word[1] for word in words if word[0] == "hostname" and word[1:]), name)
 
 
 def _report(probes: Sequence[Probe], findings: Sequence[Finding]) -> dict[str, object]:

@@ -19,25 +19,21 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from phalanx.distributed.bootstrap.mpi import KEY_FILE_VARIABLE
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
 
-from .places import host_names
-from .script_launcher import SIGNALS, TIMED_OUT, RankInput
-from .terminal import LAUNCHER, STREAMS, InputThread, Screen, exit_code
-
-if TYPE_CHECKING:
-    from phalanx.workspace import Job
+from .places import Job, host_names
+from .terminal import LAUNCHER, SIGNALS, STREAMS, TIMED_OUT, InputThread, Screen, exit_code
 
 _LIBRARIES = {"openmpi": "libmpi.so.40", "hydra": "libmpi.so.12"}
 
@@ -45,6 +41,8 @@ _CHUNK = 1 << 16
 _ROOM = 64  # descriptors in use now, or later
 _KEY_NBYTES = 32
 _DRAIN_S = 0.5  # longest wait for remaining output after mpirun has ended
+_AHEAD_NBYTES = 1 << 20  # not yet read by the fastest rank: stop reading input
+_BEHIND_NBYTES = 64 << 20  # not yet read by one rank while others read: end that rank's input
 # sh runs this in place of each rank: it opens our pipes as the streams, exports the path of our
 # key, if any, and then becomes the command. The pipe's inode number proves that /proc/PID is this
 # launcher: on another host PID is another process.
@@ -161,6 +159,75 @@ def _kind(path: str, env: Mapping[str, str]) -> str:
 
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+class RankInput:
+    """Writes input to all ranks' pipes; closes them at the end.
+
+    mpirun forwards input to one rank only, and loses input or hangs on more than a pipe holds
+    (tried: Open MPI 5.0, MPICH 5.0).
+
+    Parameters
+    ----------
+    pipes : sequence of int
+        Write ends, by rank; this object owns and closes them.
+    on_cut : callable
+        Called with a rank that left too much unread, and the number of unread bytes.
+    """
+
+    def __init__(self, pipes: Sequence[int], on_cut: Callable[[int, int], None]) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[int, deque[bytes]] = {rank: deque() for rank in range(len(pipes))}
+        self._nbytes = dict.fromkeys(self._waiting, 0)
+        self._on_cut = on_cut
+        for rank, fd in enumerate(pipes):
+            # Daemons: a rank may never read its input.
+            threading.Thread(target=self._feed, args=(rank, fd), daemon=True).start()
+
+    def give(self, data: bytes) -> None:
+        """Take input, b"" at the end; wait while no rank reads."""
+        with self._changed:
+            while self._waiting and min(self._nbytes.values()) > _AHEAD_NBYTES:
+                self._changed.wait()
+            for rank, waiting in list(self._waiting.items()):
+                waiting.append(data)
+                self._nbytes[rank] += len(data)
+                if self._nbytes[rank] > _BEHIND_NBYTES:
+                    self._on_cut(rank, self._nbytes[rank])
+                    self._forget(rank)
+            self._changed.notify_all()
+
+    def _forget(self, rank: int) -> None:
+        waiting = self._waiting.pop(rank, None)
+        self._nbytes.pop(rank, None)
+        if waiting is not None:
+            waiting.clear()
+            waiting.append(b"")
+
+    def _feed(self, rank: int, fd: int) -> None:
+        waiting = self._waiting[rank]
+        try:
+            while data := self._next(waiting):
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                with self._changed:
+                    if rank in self._nbytes:
+                        self._nbytes[rank] -= len(data)
+                    self._changed.notify_all()
+        except BrokenPipeError:  # the rank has ended
+            pass
+        finally:
+            os.close(fd)
+            with self._changed:
+                self._forget(rank)
+                self._changed.notify_all()
+
+    def _next(self, waiting: deque[bytes]) -> bytes:
+        with self._changed:
+            while not waiting:
+                self._changed.wait()
+            return waiting.popleft()
 
 
 class MpiLauncher:
@@ -284,7 +351,7 @@ class MpiLauncher:
         stack.callback(os.close, gone)
         self._selector.register(gone, selectors.EVENT_READ)
         given = RankInput(self._inputs, self._on_cut)
-        stack.callback(InputThread(given.give, self._on_line).close)
+        InputThread(given.give, self._on_line)
         return process
 
     def _on_line(self) -> None:
@@ -323,7 +390,7 @@ class MpiLauncher:
         ready = self._selector.select(timeout_s)
         if self._line_typed:
             self._line_typed = False
-            self._screen.write(self._screen.lines.line_was_typed())
+            self._screen.line_was_typed()
         while self._cut:
             self._screen.say(self._cut.popleft())
         has_shown = False
@@ -334,7 +401,7 @@ class MpiLauncher:
             data = _read(key.fd)
             if data:
                 has_shown = True
-                self._screen.feed(rank, stream, data, time.monotonic())
+                self._screen.feed(rank, stream, data)
             elif data == b"":
                 self._selector.unregister(key.fd)
         self._screen.write(self._screen.lines.due(time.monotonic()))

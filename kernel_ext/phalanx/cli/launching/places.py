@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import os
 import socket
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from phalanx.hosts import (
@@ -21,7 +21,7 @@ from phalanx.hosts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from phalanx.hosts import Hostfile
     from phalanx.workspace import Placement
@@ -33,6 +33,24 @@ _IDLE = {
     "--starting-port": _PORTS,
     "--nccl-port": "there is no NCCL here",
 }
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command that runs once per rank.
+
+    ``command`` is the resolved program and its arguments on this machine. Other hosts resolve
+    ``words``, the user's own words. ``env`` is added to the environment of each host. Ranks start
+    in the folder ``cwd``. ``is_script_checked``: before any rank starts, check that every host has
+    the script.
+    """
+
+    command: Sequence[str]
+    words: Sequence[str]
+    at: Placement
+    cwd: str
+    env: Mapping[str, str]
+    is_script_checked: bool
 
 
 def _backend(text: str) -> str:
@@ -92,33 +110,23 @@ def place(
     ValueError
         An option is wrong, or contradicts another option.
     """
-    from phalanx.protocol import RemoteOptions
-    from phalanx.workspace import Placement, resolve_placement
-
-    job = job_options(options)
-    if hostfile is None and not job.nodes:
-        idle = {
-            "--interface": options.interface, "--ssh-arg": options.ssh_arg,
-            "--launcher": options.launcher, "--boot-timeout": options.boot_timeout,
-        }  # fmt: skip
-        asked = [name for name, value in idle.items() if value]
-        if asked:
-            msg = f"{' and '.join(asked)}: only with --hosts or --hostfile"
-            raise ValueError(msg)
-        return Placement(options.n or 1, (), RemoteOptions(env=dict(env)))
     import msgspec
 
+    from phalanx.workspace import resolve_placement
+
+    job = job_options(options)
+    has_hosts = hostfile is not None or bool(job.nodes)
     found = resolve_placement(
-        options.n,
+        options.n if has_hosts else options.n or 1,
         hostfile=hostfile and msgspec.structs.replace(hostfile, backend="", envs=()),
-        python=options.python,
+        python=options.python if has_hosts else None,
         cwd=options.cwd,
         env=env,
         ssh_args=ssh_words(options),
         interface=options.interface,
         launcher=options.launcher,
         boot_timeout=options.boot_timeout,
-        connections_per_ip=options.connections_per_ip,
+        connections_per_ip=options.connections_per_ip if has_hosts else None,
         job=job,
     )
     is_here = len(found.hosts) == 1 and found.hosts[0].is_local

@@ -1,222 +1,196 @@
 """Run one launch of a script, from start to exit status.
 
-`ScriptLauncher` handles the events of `Script`, and this process's streams and signals. `RankInput`
-is for `mpi_launcher`: mpirun forwards input to one rank only, and loses input or hangs on more than
-a pipe holds (tried: Open MPI 5.0, MPICH 5.0).
+`ScriptLauncher` runs the `ScriptRoot` of the ranks, and handles this process's streams and signals.
+The event loop never waits for a terminal or pipe: threads read the input and show the output.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
 import os
 import signal
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from types import FrameType
+from contextlib import ExitStack, suppress
+from typing import Any
 
-from phalanx.protocol import USER_SIGNALS, BootProgress, Notice, StacksAre, name_ranks
-from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, Output, RankEnded, Started
-from phalanx.workspace import Job, RootGone, RootSilent, Script, ScriptEvent, grouped
+import msgspec
 
-from .places import host_names
-from .terminal import InputThread, Screen, exit_code
+from phalanx.protocol import USER_SIGNALS, BootOptions, BootProgress, Notice, name_ranks
+from phalanx.protocol.host import CommandOutput
+from phalanx.supervisor.boot import prepare_process
+from phalanx.supervisor.root.script_commands import ScriptOptions
+from phalanx.supervisor.root.script_root import FailureAttribution, ScriptRoot
+from phalanx.workspace import grouped
+from phalanx.workspace.options import checked_options, starting
 
-_AHEAD_NBYTES = 1 << 20  # not yet read by the fastest rank: stop reading input
-_BEHIND_NBYTES = 64 << 20  # not yet read by one rank while others read: end that rank's input
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-TIMED_OUT = 124  # exit status, as of timeout(1)
-
-
-class RankInput:
-    """Writes input to all ranks' pipes; closes them at the end.
-
-    Parameters
-    ----------
-    pipes : sequence of int
-        Write ends, by rank; this object owns and closes them.
-    on_cut : callable
-        Called with a rank that left too much unread, and the number of unread bytes.
-    """
-
-    def __init__(self, pipes: Sequence[int], on_cut: Callable[[int, int], None]) -> None:
-        self._changed = threading.Condition()
-        self._waiting: dict[int, deque[bytes]] = {rank: deque() for rank in range(len(pipes))}
-        self._nbytes = dict.fromkeys(self._waiting, 0)
-        self._on_cut = on_cut
-        for rank, fd in enumerate(pipes):
-            # Daemons: a rank may never read its input.
-            threading.Thread(target=self._feed, args=(rank, fd), daemon=True).start()
-
-    def give(self, data: bytes) -> None:
-        """Take input, b"" at the end; wait while no rank reads."""
-        with self._changed:
-            while self._waiting and min(self._nbytes.values()) > _AHEAD_NBYTES:
-                self._changed.wait()
-            for rank, waiting in list(self._waiting.items()):
-                waiting.append(data)
-                self._nbytes[rank] += len(data)
-                if self._nbytes[rank] > _BEHIND_NBYTES:
-                    self._on_cut(rank, self._nbytes[rank])
-                    self._forget(rank)
-            self._changed.notify_all()
-
-    def _forget(self, rank: int) -> None:
-        waiting = self._waiting.pop(rank, None)
-        self._nbytes.pop(rank, None)
-        if waiting is not None:
-            waiting.clear()
-            waiting.append(b"")
-
-    def _feed(self, rank: int, fd: int) -> None:
-        waiting = self._waiting[rank]
-        try:
-            while data := self._next(waiting):
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
-                with self._changed:
-                    if rank in self._nbytes:
-                        self._nbytes[rank] -= len(data)
-                    self._changed.notify_all()
-        except BrokenPipeError:  # the rank has ended
-            pass
-        finally:
-            os.close(fd)
-            with self._changed:
-                self._forget(rank)
-                self._changed.notify_all()
-
-    def _next(self, waiting: deque[bytes]) -> bytes:
-        with self._changed:
-            while not waiting:
-                self._changed.wait()
-            return waiting.popleft()
-
-
-class _SecondInterruptError(BaseException):
-    """Raised at the second Ctrl-C to leave any wait."""
+from .places import Job, host_names
+from .terminal import SIGNALS, TIMED_OUT, InputThread, Screen, ScreenThread, exit_code
 
 
 class ScriptLauncher:
-    """Runs a command on ranks and shows their output."""
+    """Runs a command on ranks and shows their output.
+
+    This process is the root of the ranks. `ScriptRoot` calls the ``on_`` methods and `tell`.
+    """
 
     def __init__(self, options: argparse.Namespace, job: Job) -> None:
         self._options = options
         self._job = job
+        self._boot = _boot_options(options, job)
         self._hosts = list(host_names(job.at))  # by rank
         self._screen = Screen(options.label, self._hosts, is_verbose=options.verbose)
         self._reasons: dict[int, str] = {}  # by rank: how it ended
-        self._line_typed = False
-        self._wants_stacks = False
+        self._input_room = threading.Condition()
+        self._input_nbytes = 0  # may be given to the ranks now; guarded by the condition's lock
         self._signal = 0  # number of the first signal received
+        self._is_hurried = False  # whether a second Ctrl-C has ended all waits
         self._timed_out = False
+        self._code: int | None = None  # exit status
+        self._error: OSError | None = None  # of our own output
 
     def run(self) -> int:
         """Start the ranks, show their output and return the exit status."""
-        try:
-            with ExitStack() as stack:
-                return self._run(stack)
-        except _SecondInterruptError:
-            return 128 + self._signal
+        with ExitStack() as stack:
+            self._screen.open_logs(self._options.log_dir, stack)
+            return asyncio.run(self._run())
 
-    def _run(self, stack: ExitStack) -> int:
-        self._screen.open_logs(self._options.log_dir, stack)
-        script = stack.enter_context(
-            Script(
-                self._job,
-                transport=self._options.transport,
-                grace_s=self._options.grace,
-                heartbeat_timeout_s=self._options.heartbeat_timeout,
-                keep_going=self._options.keep_going,
-                max_restarts=self._options.max_restarts,
-            )
+    async def _run(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        job, limit = self._job, self._options.timeout
+        options = ScriptOptions(
+            job.command,
+            job.words,
+            job.env,
+            job.is_script_checked,
+            self._options.keep_going,
+            self._options.max_restarts,
         )
-        self._handle_signals(script, stack)
-        reader = InputThread(script.input, lambda: self._on_line_typed(script))
-        stack.callback(reader.close)
-        self._screen.say_verbose(f"supervisor {script.root_pid}, {' '.join(self._job.command)}")
-        return self._follow(script)
+        with starting():
+            self._shown = ScreenThread(self._screen, lambda error: self._call(self._fail, error))
+            prepare_process(self._boot)
+            self._root = ScriptRoot(self._boot, options, self)
+            self._handle_signals()
+            InputThread(self._give, self._on_line_typed)
+        if limit is not None:
+            self._loop.call_later(limit, self._on_time_limit)
+        self._say_verbose(f"supervisor {os.getpid()}, {' '.join(job.command)}")
+        log = _ScreenLog(self._say)
+        logging.getLogger("phalanx").addHandler(log)
+        try:
+            await self._root.run()
+        finally:
+            logging.getLogger("phalanx").removeHandler(log)
+        await self._shown.finish()
+        if self._error is not None:
+            raise self._error
+        return 1 if self._code is None else self._code
 
-    def _follow(self, script: Script) -> int:
-        """Show events until the end; return the exit status."""
-        limit = self._options.timeout
-        ends_at = None if limit is None else time.monotonic() + limit
-        while True:
-            event = script.next(self._wait_s(ends_at))
-            now = time.monotonic()
-            if self._line_typed:
-                self._line_typed = False
-                self._screen.write(self._screen.lines.line_was_typed())
-            if self._wants_stacks:
-                self._wants_stacks = False
-                script.ask_stacks()
-            if isinstance(event, Output):
-                self._screen.feed(event.rank, event.stream, event.data, now)
-                script.taken(event)
-            elif event is not None:
-                code = self._on_news(event, script)
-                if code is not None:
-                    return code
-            self._screen.write(self._screen.lines.due(now))
-            if ends_at is not None and now >= ends_at:
-                ends_at = None
-                self._timed_out = True
-                self._screen.say(f"the ranks did not end within {limit:g} s and are ended")
-                script.signal(signal.SIGINT)
+    def _call(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function on the event loop, from another thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(function, *args)
 
-    def _wait_s(self, ends_at: float | None) -> float | None:
-        times = [time_ for time_ in (self._screen.lines.next_due, ends_at) if time_ is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+    def _end(self, code: int) -> None:
+        """End the ranks that still run, and then the launch."""
+        if self._code is None:
+            self._code = code
+        self._root.end()
 
-    def _on_news(self, event: ScriptEvent, script: Script) -> int | None:
-        """Handle an event other than output; return a final exit status."""
-        if isinstance(event, Started):
-            for rank, pid in enumerate(event.pids):
-                self._screen.say_verbose(f"rank {rank}: process {pid}")
-        elif isinstance(event, RankEnded):
-            self._reasons[event.rank] = event.reason
-            self._screen.finish(event.rank)
-            self._screen.say_verbose(f"rank {event.rank} {event.reason}")
-        elif isinstance(event, InputCut):
-            behind = f"{event.nbytes >> 20} MiB"
-            self._screen.say(
-                f"rank {event.rank} left {behind} of input unread; its input ends here"
-            )
-        elif isinstance(event, Notice):
-            self._screen.say(event.text)
-        elif isinstance(event, StacksAre):
-            texts = {rank: stack.text for rank, stack in event.stacks.items()}
-            for ranks, text in grouped(texts):
-                self._screen.say(f"{name_ranks(ranks)}: {text}")
-        elif isinstance(event, BootProgress):
-            self._on_progress(event)
-        elif isinstance(event, NotStarted):
-            for reason in event.message.splitlines():
-                self._screen.say(f"the ranks could not be started: {reason}")
-            return self._interrupted() or 1
-        elif isinstance(event, AllEnded):
-            return self._conclude(event)
-        elif isinstance(event, RootSilent) and (code := self._interrupted()):
-            self._screen.say(str(script.failure()))
-            return code
-        elif isinstance(event, RootGone | RootSilent):
-            raise script.failure()
-        return None
+    def _fail(self, error: OSError) -> None:
+        """End the launch: the output cannot be shown."""
+        self._error = error
+        self._shown.abandon()
+        self._root.end()
 
-    def _on_progress(self, event: BootProgress) -> None:
-        if event.state == "starting" and event.text:
-            self._screen.say(f"{event.name}: {event.text}")
-        elif event.state == "up":
+    # -- what is shown ------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._shown.call(self._screen.say, text)
+
+    def _say_verbose(self, text: str) -> None:
+        self._shown.call(self._screen.say_verbose, text)
+
+    def on_output(self, output: CommandOutput) -> None:
+        """Show output, then let the rank print more."""
+        self._shown.call(self._screen.feed, output.rank, output.stream, output.data)
+        self._shown.call(self._call, self._root.commands.output_shown, output)
+
+    def on_started(self, pids: Sequence[int]) -> None:
+        """Name the processes."""
+        for rank, pid in enumerate(pids):
+            self._say_verbose(f"rank {rank}: process {pid}")
+
+    def on_not_started(self, message: str) -> None:
+        """Show why no rank runs, and end."""
+        for reason in message.splitlines():
+            self._say(f"the ranks could not be started: {reason}")
+        self._end(self._interrupted() or 1)
+
+    def on_rank_ended(self, rank: int, reason: str) -> None:
+        """Show the rest of a rank's output."""
+        self._reasons[rank] = reason
+        self._shown.call(self._screen.finish, rank)
+        self._say_verbose(f"rank {rank} {reason}")
+
+    def on_all_ended(self, attribution: FailureAttribution) -> None:
+        """Say how the script ended, and end with its status."""
+        if code := self._interrupted():
+            self._end(code)
+        elif attribution.done_without:
+            names = name_ranks(attribution.done_without)
+            self._say(f"the others have ended well without {names}")
+            self._end(0)
+        elif (culprit := attribution.culprit) >= 0:
+            self._say(f"rank {culprit} {self._reasons[culprit]}{attribution.beside}")
+            self._end(exit_code(attribution.statuses[culprit]))
+        else:
+            self._end(exit_code(next(filter(None, attribution.statuses), 0)))
+
+    def tell(self, message: BootProgress | Notice) -> None:
+        """Show how a host starts, or a line about ranks."""
+        if isinstance(message, Notice):
+            self._say(message.text)
+        elif message.state == "starting" and message.text:
+            self._say(f"{message.name}: {message.text}")
+        elif message.state == "up":
             plans = self._job.at.hosts
-            first = sum(plan.ranks for plan in plans[: event.host])
+            first = sum(plan.ranks for plan in plans[: message.host])
             if self._job.at.remote.job.nodes:  # the scheduler chose the node
-                for rank in range(first, first + plans[event.host].ranks):
-                    self._hosts[rank] = event.name
-            self._screen.say_verbose(f"{event.name} is up after {event.seconds:.1f} s")
+                for rank in range(first, first + plans[message.host].ranks):
+                    self._hosts[rank] = message.name
+            self._say_verbose(f"{message.name} is up after {message.seconds:.1f} s")
+
+    async def _say_stacks(self) -> None:
+        texts = {rank: stack.text for rank, stack in (await self._root.stacks()).items()}
+        for ranks, text in grouped(texts):
+            self._say(f"{name_ranks(ranks)}: {text}")
+
+    # -- input --------------------------------------------------------------------------------
+
+    def _give(self, data: bytes) -> None:
+        """Send input to the ranks; wait while no rank takes more."""
+        with self._input_room:
+            self._input_room.wait_for(lambda: self._input_nbytes > 0)
+            self._input_nbytes -= len(data)
+        self._call(self._root.commands.input, data)
+
+    def on_input_taken(self, nbytes: int) -> None:
+        """Let the input's thread read more."""
+        with self._input_room:
+            self._input_nbytes += nbytes
+            self._input_room.notify()
+
+    def on_input_cut(self, rank: int, nbytes: int) -> None:
+        """Say that the input of a rank ends early."""
+        self._say(f"rank {rank} left {nbytes >> 20} MiB of input unread; its input ends here")
+
+    def _on_line_typed(self) -> None:
+        self._shown.call(self._screen.line_was_typed)
+
+    # -- signals ------------------------------------------------------------------------------
 
     def _interrupted(self) -> int:
         """Return the exit status after a signal or timeout, else 0."""
@@ -224,46 +198,61 @@ class ScriptLauncher:
             return 128 + self._signal
         return TIMED_OUT if self._timed_out else 0
 
-    def _conclude(self, event: AllEnded) -> int:
-        if code := self._interrupted():
-            return code
-        if event.done_without:
-            self._screen.say(f"the others have ended well without {name_ranks(event.done_without)}")
-            return 0
-        if event.culprit < 0:
-            ended = next((status for status in event.statuses if status), 0)
-            if ended:  # by a signal that this process did not send
-                self._screen.say("the ranks were ended by a signal to their supervisor")
-            return exit_code(ended)
-        status = event.statuses[event.culprit]
-        self._screen.say(f"rank {event.culprit} {self._reasons[event.culprit]}{event.beside}")
-        return exit_code(status)
+    def _on_time_limit(self) -> None:
+        self._timed_out = True
+        self._say(f"the ranks did not end within {self._options.timeout:g} s and are ended")
+        self._root.on_signal(signal.SIGINT)
 
-    def _on_line_typed(self, script: Script) -> None:
-        self._line_typed = True
-        script.wake()
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._signal and number == signal.SIGINT:
+            if self._is_hurried:  # a third Ctrl-C; the sweeper kills what is left
+                os._exit(128 + self._signal)
+            self._is_hurried = True
+            self._shown.abandon()
+            self._end(128 + self._signal)
+        self._signal = self._signal or number
+        self._root.on_signal(number)
 
-    # -- signals ------------------------------------------------------------------------------
+    def _on_quit(self) -> None:
+        self._stacks = self._loop.create_task(self._say_stacks())
 
-    def _handle_signals(self, script: Script, stack: ExitStack) -> None:
-        def on_signal(number: int, _: FrameType | None) -> None:
-            script.signal(signal.Signals(number))
-            if self._signal and number == signal.SIGINT:
-                raise _SecondInterruptError
-            self._signal = self._signal or number
-
-        def on_quit(_: int, __: FrameType | None) -> None:
-            self._wants_stacks = True
-            script.wake()
-
-        def on_user_signal(number: int, _: FrameType | None) -> None:
-            script.forward(signal.Signals(number))
-
+    def _handle_signals(self) -> None:
+        handlers: dict[signal.Signals, Any] = dict.fromkeys(SIGNALS, self._on_signal)
+        handlers |= dict.fromkeys(USER_SIGNALS, self._root.on_signal)
         # Ctrl-\ shows the ranks' stacks, as Java and Go programs do.
-        handlers = {**dict.fromkeys(SIGNALS, on_signal), signal.SIGQUIT: on_quit}
-        handlers |= dict.fromkeys(USER_SIGNALS, on_user_signal)
+        handlers[signal.SIGQUIT] = lambda _number: self._on_quit()
+        if any(not plan.is_local for plan in self._job.at.hosts):
+            handlers[signal.SIGTSTP] = lambda _number: self._say(
+                "it does not stop: ranks on other hosts would miss it, and end"
+            )
         for number, handler in handlers.items():
-            previous = signal.getsignal(number)
-            if previous is not signal.SIG_IGN:  # ignored by nohup or a shell's &
-                signal.signal(number, handler)
-                stack.callback(signal.signal, number, previous)
+            # Ignored by nohup or a shell's &: the ranks, which inherit that, get the default.
+            is_ignored = signal.getsignal(number) is signal.SIG_IGN
+            self._loop.add_signal_handler(
+                number, (lambda _number: None) if is_ignored else handler, number
+            )
+
+
+def _boot_options(options: argparse.Namespace, job: Job) -> BootOptions:
+    checked = checked_options(
+        job.at.ranks,
+        None,
+        0.0,
+        options.heartbeat_timeout,
+        options.transport,
+        hosts=job.at.hosts,
+        remote=job.at.remote,
+        grace_s=options.grace,
+    )
+    return msgspec.structs.replace(checked, cwd=job.cwd)
+
+
+class _ScreenLog(logging.Handler):
+    """Shows what the supervisor logs as lines of the launcher."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(self.format(record))

@@ -5,10 +5,12 @@ The mode of the terminal and the flags of its descriptor stay unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import io
 import os
+import queue
 import select
 import signal
 import stat
@@ -20,10 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from phalanx.protocol.os_text import shown
+
 from .lines import BACKGROUND_S, LabelledLines, rank_label
 
 STREAMS = {"stdout": 1, "stderr": 2}
 LAUNCHER = -1  # used as a rank: unlabelled lines of the program that started the ranks
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a launch
+TIMED_OUT = 124  # exit status, as of timeout(1)
 _NBYTES = 1 << 16
 
 
@@ -75,9 +81,9 @@ class Screen:
                 file = stack.enter_context(_open_log(folder / f"rank-{rank}.{stream}"))
                 self._logs[rank, stream] = file
 
-    def feed(self, rank: int, stream: str, data: bytes, now: float) -> None:
+    def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Show a rank's output, and write it to the rank's file."""
-        self.write(self.lines.feed(rank, stream, data, now))
+        self.write(self.lines.feed(rank, stream, data, time.monotonic()))
         if (rank, stream) in self._logs:
             self._log(rank, stream, data)
 
@@ -95,6 +101,10 @@ class Screen:
         for stream in STREAMS:
             self.write(self.lines.finish(rank, stream))
 
+    def line_was_typed(self) -> None:
+        """End the lines that the user has answered."""
+        self.write(self.lines.line_was_typed())
+
     def write(self, written: Iterable[tuple[str, bytes]]) -> None:
         """Write bytes to our streams."""
         for stream, data in written:
@@ -106,9 +116,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Print a line of the launcher."""
-        self.write(
-            self.lines.say("stderr", f"phalanx launch: {text}\n".encode(errors="surrogateescape"))
-        )
+        self.write(self.lines.say("stderr", f"phalanx launch: {shown(text)}\n".encode()))
 
     def say_verbose(self, text: str) -> None:
         """Print a line of the launcher if ``--verbose`` is set."""
@@ -170,10 +178,53 @@ def exit_code(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
+class ScreenThread:
+    """Uses a `Screen` on a thread that may wait for readers.
+
+    ``on_error`` gets the first error, on the thread; nothing is shown after it.
+    """
+
+    def __init__(self, screen: Screen, on_error: Callable[[OSError], None]) -> None:
+        self._screen = screen
+        self._on_error = on_error
+        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._finished = asyncio.Event()
+        # A daemon: nothing can end a thread's write to a pipe that nobody reads.
+        threading.Thread(target=self._run, name="phalanx-screen", daemon=True).start()
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function on the thread, after all earlier ones."""
+        self._work.put(partial(function, *args))
+
+    def abandon(self) -> None:
+        """Do not wait in `finish`."""
+        self._finished.set()
+
+    async def finish(self) -> None:
+        """Wait until everything is shown."""
+        self.call(self._loop.call_soon_threadsafe, self._finished.set)
+        await self._finished.wait()
+
+    def _run(self) -> None:
+        lines = self._screen.lines
+        try:
+            while True:
+                due = lines.next_due
+                with contextlib.suppress(queue.Empty):
+                    wait_s = None if due is None else max(0.0, due - time.monotonic())
+                    self._work.get(timeout=wait_s)()
+                self._screen.write(lines.due(time.monotonic()))
+        except OSError as error:
+            self._on_error(error)
+        except ValueError:  # a log file was closed: the launch has ended without us
+            pass
+
+
 class InputThread:
     """Reads standard input on a thread and hands it on.
 
-        The end of the input is handed on as b"". Make this object on the main thread.
+    The end of the input is handed on as b"".
 
     Parameters
     ----------
@@ -186,17 +237,12 @@ class InputThread:
     def __init__(self, give: Callable[[bytes], None], on_line: Callable[[], None]) -> None:
         self._give = give
         self._on_line = on_line
-        # In the background a read of the terminal would stop us (SIGTTIN). If ignored, the read
-        # fails.
-        self._previous = signal.signal(signal.SIGTTIN, signal.SIG_IGN)
         # A daemon: nothing can end a thread's read of a terminal.
         threading.Thread(target=self._run, name="phalanx-stdin", daemon=True).start()
 
-    def close(self) -> None:
-        """Restore the signal handler; the thread ends with the process."""
-        signal.signal(signal.SIGTTIN, self._previous)
-
     def _run(self) -> None:
+        # In the background a read of the terminal would stop us. If SIGTTIN is blocked, it fails.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
         is_terminal = os.isatty(0)
         while True:
             try:

@@ -27,7 +27,7 @@ from phalanx.protocol import (
     SplitFormed,
     Welcome,
 )
-from phalanx.protocol.scripts import RESTART_VARIABLES
+from phalanx.protocol.rank import RESTART_VARIABLES
 
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask

@@ -130,7 +130,7 @@ def _towards(plan: HostPlan, ssh_args: Sequence[str]) -> str:
 
     The result is "" if no name of the host resolves, or if only loopback leads there.
     """
-    names = [*plan.addresses, _real_name(plan.name, ssh_args)]
+    names = [*plan.addresses, real_name(plan.name, ssh_args)]
     for name in names:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
@@ -147,8 +147,8 @@ def _towards(plan: HostPlan, ssh_args: Sequence[str]) -> str:
     return ""
 
 
-def _real_name(name: str, ssh_args: Sequence[str]) -> str:
-    """Return the host name that ssh would connect to."""
+def real_name(name: str, ssh_args: Sequence[str]) -> str:
+    """Return the host name that ssh would connect to, after its aliases."""
     try:
         said = subprocess.run(
             ["ssh", *ssh_args, "-G", "--", name],

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -110,7 +110,7 @@ class HostSet:
     The ``on_`` methods of ``events`` are called on the event loop.
     """
 
-    def __init__(self, options: BootOptions, events: Root[Any]) -> None:
+    def __init__(self, options: BootOptions, events: Root) -> None:
         self._plans = options.hosts or (HostPlan("", options.world.size, is_local=True),)
         self.layout = Layout.of(self._plans)
         self.ranks = tuple(range(options.world.size))

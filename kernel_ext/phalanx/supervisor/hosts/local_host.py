@@ -48,7 +48,7 @@ from phalanx.protocol.host import (
     ToRankEnvelope,
     Traces,
 )
-from phalanx.protocol.scripts import RESTART_VARIABLES
+from phalanx.protocol.rank import RESTART_VARIABLES
 
 from ..health.stacks import StackPipe
 from ..processes.child import (

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.host import HostUp
-from phalanx.protocol.scripts import cost
 
 from ..processes.child import ChildInput, ChildProcess, OutputPipe, exit_reason
-from ..processes.streams import ForwardedPipe
+from ..processes.streams import ForwardedPipe, cost
 
 if TYPE_CHECKING:
     from .slurm_job import SlurmJobs
+
 
 # the supervisor's only line on standard output: it runs, and connects to the root
 BEGUN = "phalanx-host: begun"

@@ -3,6 +3,9 @@
 `InputLog` keeps the input for all ranks of a host, and `InputPipe` writes it to one child.
 `ForwardedPipe` reads one child's output. `OutputWindow` limits what the root keeps of a host's
 output.
+
+Flow control: each piece of output has a cost. The receiver acknowledges the cost when it has
+processed the piece. A sender waits while `WINDOW_COST` is unacknowledged, so memory is bounded.
 """
 
 from __future__ import annotations
@@ -13,15 +16,28 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from phalanx.protocol.host import CommandOutput, OutputDone
-from phalanx.protocol.scripts import WINDOW_COST, cost
 
 from .child import ChildInput, ChildOutput
+
+WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer busy at once
+_MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too
 
 # Most input bytes kept for a rank that does not read while another does; all ranks share one copy.
 MAX_BEHIND = 64 << 20
 
 READ_NBYTES = 1 << 16  # capacity of a pipe on Linux
 _GETPIPE_SZ = getattr(fcntl, "F_GETPIPE_SZ", None)  # in Python since 3.10, but not on every system
+
+
+def cost(data: bytes) -> int:
+    """Return the cost of a piece in a window of `WINDOW_COST`.
+
+    Examples
+    --------
+    >>> cost(b"") < cost(b"x") < WINDOW_COST
+    True
+    """
+    return len(data) + _MESSAGE_COST
 
 
 class InputLog:

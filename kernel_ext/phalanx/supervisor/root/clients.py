@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,7 +30,8 @@ from phalanx.protocol import (
 from ..processes.system import peer_of
 
 if TYPE_CHECKING:
-    from .root import Root
+    from .workspace_root import WorkspaceRoot
+
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Client(asyncio.Protocol):
     ``pid`` is the process that has connected; 0: of another pid namespace.
     """
 
-    def __init__(self, root: Root[Any]) -> None:
+    def __init__(self, root: WorkspaceRoot) -> None:
         self._root = root
         self._reader = FrameReader()
         self._largest_nbytes = 0

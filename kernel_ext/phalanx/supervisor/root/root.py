@@ -6,12 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, TypeVar
-
-import msgspec
 
 from phalanx.distributed.control import AbortKind
 from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor
@@ -22,23 +18,17 @@ from ..hosts.host_set import HostSet
 from ..tasks import TaskSet
 from ..world.membership import MembershipCoordinator
 from ..world.state import WorldState
-from .clients import Client
 from .observers import RankInspector, StallWatcher, watch_deadlocks
 
-log = logging.getLogger(__name__)
 
-_Message = TypeVar("_Message")
-
-
-class Root(ABC, Generic[_Message]):
+class Root(ABC):
     """Run the ranks of one world until it ends.
 
-    `HostSet` calls the ``on_`` methods and `tell`. ``messages`` is the type of the clients' messages.
+    `HostSet` calls the ``on_`` methods and `tell`.
     """
 
-    def __init__(self, options: BootOptions, messages: Any, world: WorldState) -> None:
+    def __init__(self, options: BootOptions, world: WorldState) -> None:
         self._boot = options
-        self._decoder: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(messages)
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._tasks = TaskSet(lambda _error: self.end())
@@ -74,19 +64,6 @@ class Root(ABC, Generic[_Message]):
         """End the world, because of a signal, a request or an error."""
         self._over.set()
 
-    def on_request(self, client: Client, body: bytes) -> None:
-        """Handle a message of a client.
-
-        A message that cannot be decoded (another version, a foreign sender) is logged and dropped.
-        Such a message must not end the ranks.
-        """
-        try:
-            message = self._decoder.decode(body)
-        except (ValueError, RecursionError) as error:  # ValueError: also text that is not UTF-8
-            log.warning("a message of a client was not understood: %s", error)
-        else:
-            self._serve(client, message)
-
     def on_frozen(self, rank: int, reason: str) -> None:
         """Free the ranks that may wait for a frozen one.
 
@@ -117,18 +94,6 @@ class Root(ABC, Generic[_Message]):
     @abstractmethod
     async def _stop(self) -> None:
         """End the ranks and close."""
-
-    @abstractmethod
-    def on_client(self, client: Client) -> None:
-        """Take a new client."""
-
-    @abstractmethod
-    def on_client_gone(self, client: Client) -> None:
-        """Take the end of a client; may be called again."""
-
-    @abstractmethod
-    def _serve(self, client: Client, message: _Message) -> None:
-        """Handle one message of a client."""
 
     @abstractmethod
     def tell(self, message: BootProgress | Notice) -> None:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
+from phalanx.protocol import BootOptions, BootProgress, Notice
 from phalanx.protocol.host import (
     CloseInput,
     CommandInput,
@@ -20,53 +22,100 @@ from phalanx.protocol.host import (
     RunCommand,
 )
 from phalanx.protocol.os_text import os_bytes
-from phalanx.protocol.scripts import (
-    RESTART_VARIABLES,
-    FromScriptRoot,
-    InputCut,
-    InputTaken,
-    NotStarted,
-    Output,
-    OutputTaken,
-    ScriptOptions,
-    Started,
-)
+from phalanx.protocol.rank import RESTART_VARIABLES
 
-from ..processes.streams import InputLog
+from ..processes.streams import WINDOW_COST, InputLog, cost
 
 if TYPE_CHECKING:
     from ..hosts.host_set import HostSet
+    from .script_root import FailureAttribution
+
+
+@dataclass(frozen=True)
+class ScriptOptions:
+    """The command of a script's ranks, and what happens if one fails.
+
+    ``command`` is for this machine. Other hosts look up ``words``, the command as the user gave it.
+    ``env`` is added to the environment of every rank. ``is_script_checked``: a script named in
+    ``words`` must exist. ``keep_going``: the failure of a rank does not end the other ranks.
+    ``max_restarts``: failed ranks are started again, this many times in all.
+    """
+
+    command: Sequence[str]
+    words: Sequence[str]
+    env: Mapping[str, str]
+    is_script_checked: bool = True
+    keep_going: bool = False
+    max_restarts: int = 0
+
+
+class Launcher(Protocol):
+    """Shows the output and the end of a script's ranks.
+
+    The root calls these methods on its event loop. They must not block.
+    """
+
+    def tell(self, message: BootProgress | Notice) -> None:
+        """Show how a host starts, or a line about ranks."""
+
+    def on_started(self, pids: Sequence[int]) -> None:
+        """Take the processes of all ranks; each leads a process group."""
+
+    def on_not_started(self, message: str) -> None:
+        """Take the reasons, in lines, why no rank runs."""
+
+    def on_output(self, output: CommandOutput) -> None:
+        """Show output, and call `Commands.output_shown` afterwards."""
+
+    def on_input_taken(self, nbytes: int) -> None:
+        """Allow this many more bytes of input."""
+
+    def on_input_cut(self, rank: int, nbytes: int) -> None:
+        """Take the early end of a rank's input.
+
+        The rank is ``nbytes`` behind the rank that reads fastest.
+        """
+
+    def on_rank_ended(self, rank: int, reason: str) -> None:
+        """Take the end of a rank's process, after all its output.
+
+        The rank may be started again.
+        """
+
+    def on_all_ended(self, attribution: FailureAttribution) -> None:
+        """Take the end of all ranks."""
 
 
 class Commands:
     """Run a script's command once per rank.
 
-    ``tell`` sends messages to the launcher. ``on_failed`` is called once if a command cannot be
-    started, ``on_not_restarted`` for each rank that cannot be started again.
+    ``on_failed`` is called once if a command cannot be started, ``on_not_restarted`` for each rank
+    that cannot be started again.
     """
 
     def __init__(
         self,
+        boot: BootOptions,
         options: ScriptOptions,
         hosts: HostSet,
-        tell: Callable[[FromScriptRoot], None],
+        launcher: Launcher,
         on_failed: Callable[[], None],
         on_not_restarted: Callable[[int, str], None],
     ) -> None:
+        self._python = os_bytes(boot.remote.python)
         self._options = options
         self._hosts = hosts
-        self._tell = tell
+        self._launcher = launcher
         self._on_failed = on_failed
         self._on_not_restarted = on_not_restarted
         self._said: dict[str, str] = {}  # variables for all ranks
         self._n_restarts: dict[int, int] = {}  # by rank
         self._log = InputLog(hosts.ranks)
         self._n_taken = 0
-        self._early: list[bytes] = []  # input that came before the start
+        self._shown: dict[tuple[int, str], int] = {}  # cost of shown output that no host knows yet
         self._waited = set(hosts.ranks)  # ranks not known to run yet
         self._asked: set[int] = set()  # ranks without an answer to their start yet
         self._failures: dict[int, str] = {}  # by host: why its ranks cannot be started
-        self._has_begun = False
         self._has_reported = False  # whether the failures were reported
 
     def start(self) -> None:
@@ -76,10 +125,7 @@ class Commands:
             if self._failures:
                 return
             self._start(rank)
-        self._has_begun = True
-        for data in self._early:
-            self._hosts.take(CommandInput(data))
-        self._early.clear()
+        self._launcher.on_input_taken(WINDOW_COST)
 
     @property
     def n_restarts(self) -> int:
@@ -109,7 +155,7 @@ class Commands:
                 tuple(map(os_bytes, options.words if is_far else options.command)),
                 {os_bytes(name): os_bytes(value) for name, value in self._variables(rank).items()},
                 is_script_checked=options.is_script_checked,
-                python=os_bytes(options.boot.remote.python),
+                python=self._python,
                 is_resolved=not is_far,
             )
         )
@@ -118,7 +164,7 @@ class Commands:
         is_first = rank in self._waited  # else it was started again
         self._waited.discard(rank)
         if is_first and not self._waited and not self._failures:
-            self._tell(Started(tuple(self._hosts.report(r).pid for r in self._hosts.ranks)))
+            self._launcher.on_started([self._hosts.report(r).pid for r in self._hosts.ranks])
         self._answered(rank)
 
     def _fail(self, rank: int, text: str) -> None:
@@ -142,31 +188,35 @@ class Commands:
         if self._failures and not self._asked and not self._has_reported:
             self._has_reported = True
             texts = [text for _, text in sorted(self._failures.items())]
-            self._tell(NotStarted("\n".join(texts)))
+            self._launcher.on_not_started("\n".join(texts))
 
     # -- streams ------------------------------------------------------------------------------
 
     def input(self, data: bytes) -> None:
-        """Send input to all ranks; empty ``data`` ends the input."""
+        """Send input to all ranks; empty ``data`` ends the input.
+
+        At most as many bytes as `Launcher.on_input_taken` has allowed.
+        """
         self._log.append(data)
-        if self._has_begun:
-            self._hosts.take(CommandInput(data))
-        else:
-            self._early.append(data)
+        self._hosts.take(CommandInput(data))
 
     def _on_input_progress(self) -> None:
         if self._log.n_taken > self._n_taken:
-            self._tell(InputTaken(self._log.n_taken - self._n_taken))
+            self._launcher.on_input_taken(self._log.n_taken - self._n_taken)
             self._n_taken = self._log.n_taken
         for rank, nbytes in self._log.laggards():
             self._log.drop(rank)
             self._hosts.take(CloseInput(rank))
-            self._tell(InputCut(rank, nbytes))
+            self._launcher.on_input_cut(rank, nbytes)
 
-    def taken(self, message: OutputTaken) -> None:
-        """Return credit to a rank: the launcher has handled this output."""
-        if 0 <= message.rank < len(self._hosts.ranks):
-            self._hosts.take(OutputDone(message.rank, message.stream, message.cost))
+    def output_shown(self, output: CommandOutput) -> None:
+        """Let a rank print more: the launcher has shown this output."""
+        key = output.rank, output.stream
+        amount = self._shown.pop(key, 0) + cost(output.data)
+        if amount < WINDOW_COST // 4:
+            self._shown[key] = amount  # goes with later output: a small print needs no message
+        else:
+            self._hosts.take(OutputDone(*key, amount))
 
     def ended(self, rank: int) -> None:
         """Record that a rank has ended and takes no more input."""
@@ -177,7 +227,7 @@ class Commands:
         """Handle a host's message about a rank's command."""
         rank = message.rank
         if isinstance(message, CommandOutput):
-            self._tell(Output(rank, message.stream, message.data))
+            self._launcher.on_output(message)
         elif isinstance(message, InputGiven):
             self._log.advance(rank, message.nbytes)
             self._on_input_progress()

@@ -1,49 +1,35 @@
 """Run the root supervisor of a script and its ranks.
 
 `ScriptRoot` runs a command once per rank and forwards output and input. A rank that fails is
-started again while restarts are left. All ranks are ended when a rank fails for good, when a signal
-asks for it, or when the launcher is gone. `FailureAttribution` finds the rank that failed first.
+started again while restarts are left. All ranks are ended when a rank fails for good, or when a
+signal asks for it. `FailureAttribution` finds the rank that failed first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import time
 from collections.abc import Collection, Sequence
 
-import phalanx
 from phalanx.distributed.control import culprit_rank
 from phalanx.protocol import (
     USER_SIGNALS,
+    BootOptions,
+    BootProgress,
     EpochAborted,
-    GetStacks,
     Join,
     Notice,
+    RankStack,
     Recover,
-    StacksAre,
     ToSupervisor,
-    WorkspaceRecord,
     say_late,
 )
 from phalanx.protocol.host import FromCommand, SignalRank
-from phalanx.protocol.scripts import (
-    AllEnded,
-    FromScriptRoot,
-    Input,
-    NotStarted,
-    OutputTaken,
-    RankEnded,
-    ScriptOptions,
-    ToScriptRoot,
-)
 
 from ..world.state import WorldState
-from .clients import Client
 from .root import Root
-from .script_commands import Commands
+from .script_commands import Commands, Launcher, ScriptOptions
 
 log = logging.getLogger(__name__)
 # How long a failed rank's blame may wait for the culprit to end as well: the time that an
@@ -71,6 +57,7 @@ class FailureAttribution:
         self._statuses: dict[int, int] = {}
         self._blamed: dict[int, int] = {}
         self.is_ending = False  # whether running ranks are being ended: later failures do not count
+        self.is_forced = False  # whether running ranks were sent signals
         self._left_behind: frozenset[int] = frozenset()
         self._failed: list[int] = []  # in order of failure, before the remaining ranks were ended
 
@@ -145,13 +132,23 @@ class FailureAttribution:
         return next((rank for rank in reversed(self._chain()) if rank in self._failed), -1)
 
     @property
-    def left_early(self) -> int:
-        """Return the rank that ended well while the first failure waited.
+    def beside(self) -> str:
+        """Return the culprit's cause and the fate of other ranks.
 
-        The first failure waited for that rank. -1: there is none.
+        The culprit may have waited for a rank that ended well meanwhile.
+
+        Examples
+        --------
+        >>> attribution = FailureAttribution(3)
+        >>> attribution.blame(1, 0); attribution.end(0, 0); attribution.end(1, 1)
+        >>> attribution.is_forced = True
+        >>> attribution.beside
+        '; rank 0 had ended while it was waited for; the others were ended'
         """
-        chain = self._chain()
-        return chain[-1] if chain and self._statuses.get(chain[-1]) == 0 else -1
+        last = next(reversed(self._chain()), -1)
+        left_early = self._statuses.get(last) == 0
+        early = f"; rank {last} had ended while it was waited for" if left_early else ""
+        return early + ("; the others were ended" if self.is_forced else "")
 
     @property
     def is_open(self) -> bool:
@@ -177,34 +174,31 @@ class FailureAttribution:
         return tuple(self._statuses[rank] for rank in range(self._size))
 
 
-class ScriptRoot(Root[ToScriptRoot]):
+class ScriptRoot(Root):
     """Run one launch: start the ranks, serve the launcher, end the ranks.
 
-    Made with the launch's options.
+    The launcher ends it (`end`) once all ranks have ended or could not be started.
     """
 
-    _launcher: Client
-
-    def __init__(self, options: ScriptOptions) -> None:
-        boot = options.boot
+    def __init__(self, boot: BootOptions, options: ScriptOptions, launcher: Launcher) -> None:
         world = WorldState(
             boot.world.size,
             has_cells=False,
             may_shrink=options.keep_going,
             may_replace=options.max_restarts > 0,
         )
-        super().__init__(boot, ToScriptRoot, world)
+        super().__init__(boot, world)
         self._options = options
+        self._launcher = launcher
         self._is_given_up = False  # whether the ranks cannot be started
         self._attribution = FailureAttribution(boot.world.size)
         self._left: set[int] = set()  # ranks that ended with exit status 0
-        self._commands = Commands(
-            options, self._host, self.tell, self._give_up, self._on_not_restarted
+        self.commands = Commands(
+            boot, options, self._host, launcher, self._give_up, self._on_not_restarted
         )
         self._has_begun = False
         self._ending: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None  # grace after a failure
-        self._is_forced = False
         self._first_signal = 0  # of those that end the ranks
 
     async def _start(self) -> None:
@@ -222,7 +216,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         if self._is_given_up:
             return
         self._has_begun = True
-        self._commands.start()
+        self.commands.start()
 
     def _give_up(self) -> None:
         """End everything; the launcher knows why the ranks cannot run."""
@@ -243,10 +237,10 @@ class ScriptRoot(Root[ToScriptRoot]):
                 for rank in self._attribution.running:
                     self._host.take(SignalRank(rank, number))
             return
-        self._is_forced = True
+        self._attribution.is_forced = True
         if not self._has_begun:
             if not self._is_given_up:
-                self.tell(NotStarted("they were ended before all hosts were up"))
+                self._launcher.on_not_started("they were ended before all hosts were up")
                 self._give_up()
         elif self._ending is None:
             self._first_signal = number
@@ -254,38 +248,12 @@ class ScriptRoot(Root[ToScriptRoot]):
         elif number == signal.SIGINT:
             self._kill_rest()
 
-    def on_client(self, client: Client) -> None:
-        """Take the launcher, the only client."""
-        self._launcher = client
-        options = self._boot
-        client.tell(
-            WorkspaceRecord(
-                phalanx.__version__,
-                options.world.name,
-                options.world.size,
-                os.getpid(),
-                time.time(),
-            )
-        )
+    async def stacks(self) -> dict[int, RankStack]:
+        """Return where the code of each rank is."""
+        return await self._inspector.stacks(self._attribution.ranks if self._has_begun else ())
 
-    def on_client_gone(self, client: Client) -> None:
-        """End this supervisor: the launcher has gone."""
-        self.end()
-
-    def _serve(self, client: Client, message: ToScriptRoot) -> None:
-        if isinstance(message, OutputTaken):
-            self._commands.taken(message)
-        elif isinstance(message, Input):
-            self._commands.input(message.data)
-        else:
-            self._tasks.spawn(self._get_stacks(message))
-
-    async def _get_stacks(self, request: GetStacks) -> None:
-        stacks = await self._inspector.stacks(request.ranks, is_twice=request.is_twice)
-        self.tell(StacksAre(request.id, stacks))
-
-    def tell(self, message: FromScriptRoot) -> None:
-        """Send a message to the launcher."""
+    def tell(self, message: BootProgress | Notice) -> None:
+        """Pass a message on to the launcher."""
         self._launcher.tell(message)
 
     # -- the ranks ----------------------------------------------------------------------------
@@ -307,8 +275,8 @@ class ScriptRoot(Root[ToScriptRoot]):
         If the rank failed, start it again, or end the other ranks too (unless ``keep_going``).
         """
         status = self._host.statuses[rank] or 0
-        self._commands.ended(rank)
-        self.tell(RankEnded(rank, status, reason))
+        self.commands.ended(rank)
+        self._launcher.on_rank_ended(rank, reason)
         if self._may_restart(rank, status):
             self._restart(rank, reason)
         else:
@@ -317,7 +285,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     def _may_restart(self, rank: int, status: int) -> bool:
         attribution = self._attribution
         return (
-            self._commands.n_restarts < self._options.max_restarts
+            self.commands.n_restarts < self._options.max_restarts
             and not attribution.is_ending
             and (self._options.keep_going or not attribution.has_failed)
             and attribution.has_own_cause(rank, status)
@@ -327,18 +295,18 @@ class ScriptRoot(Root[ToScriptRoot]):
     def _restart(self, rank: int, reason: str) -> None:
         """Start a failed rank again; it joins in the next epoch."""
         self._attribution.forgive(rank)
-        count = f"{self._commands.n_restarts + 1} of {self._options.max_restarts}"
+        count = f"{self.commands.n_restarts + 1} of {self._options.max_restarts}"
         again = f"it is started again ({count})"
         self._membership.lose(rank, reason, again, will_return=True)
         self.tell(Notice(f"rank {rank} {reason}; {again}"))
         self._world.revive(rank)
-        self._commands.restart(rank)
+        self.commands.restart(rank)
 
     def _on_not_restarted(self, rank: int, text: str) -> None:
         """End a rank that could not be started again."""
         reason = f"could not be started again: {text}"
         self.tell(Notice(f"rank {rank} {reason}"))
-        self.tell(RankEnded(rank, 1, reason))
+        self._launcher.on_rank_ended(rank, reason)
         self._end_rank(rank, 1, reason)
 
     def _end_rank(self, rank: int, status: int, reason: str) -> None:
@@ -361,15 +329,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         if not self._attribution.running:
             attribution = self._attribution
             attribution.leave_behind(set(attribution.ranks) - set(self._world.members))
-            self.tell(
-                AllEnded(
-                    attribution.culprit,
-                    attribution.statuses,
-                    self._is_forced,
-                    left_early=attribution.left_early,
-                    done_without=attribution.done_without,
-                )
-            )
+            self._launcher.on_all_ended(attribution)
 
     def _go_on(self, rank: int, reason: str) -> None:
         """Report that a rank has failed and that the others go on."""
@@ -388,12 +348,12 @@ class ScriptRoot(Root[ToScriptRoot]):
 
     def on_command(self, message: FromCommand) -> None:
         """Handle a message about a rank's command."""
-        self._commands.hear(message)
+        self.commands.hear(message)
 
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
         if not self._is_given_up:
-            self.tell(NotStarted("\n".join(reasons)))
+            self._launcher.on_not_started("\n".join(reasons))
             self._give_up()
 
     # -- the end ------------------------------------------------------------------------------
@@ -409,8 +369,7 @@ class ScriptRoot(Root[ToScriptRoot]):
 
     def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
         if self._ending is None and self._attribution.running:
-            self._is_forced = True
-            self._attribution.is_ending = True
+            self._attribution.is_forced = self._attribution.is_ending = True
             self._ending = self._tasks.spawn(self._escalate(signals))
 
     async def _escalate(self, signals: Sequence[signal.Signals]) -> None:

@@ -7,9 +7,12 @@ the ranks on their hosts. The root alone decides which ranks are alive.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+
+import msgspec
 
 from phalanx.protocol import (
     AddStartupCell,
@@ -58,6 +61,8 @@ from .queries import QueryService, Question
 from .replacement import RankEnding, ReplacementBacklog, Restarts
 from .root import Root
 
+log = logging.getLogger(__name__)
+
 STOPPING = "the workspace is being stopped"
 
 
@@ -98,7 +103,7 @@ class Engines:
         self._waiting.clear()
 
 
-class WorkspaceRoot(Root[ToRoot]):
+class WorkspaceRoot(Root):
     """Run one workspace.
 
     ``claim`` holds its name; None: no other process can find it.
@@ -106,7 +111,8 @@ class WorkspaceRoot(Root[ToRoot]):
 
     def __init__(self, options: BootOptions, claim: Claim | None = None) -> None:
         world = WorldState(options.world.size)
-        super().__init__(options, ToRoot, world)
+        super().__init__(options, world)
+        self._decoder: msgspec.msgpack.Decoder[ToRoot] = msgspec.msgpack.Decoder(ToRoot)
         self._claim = claim
         self._stop_request: tuple[Client, int] | None = None
         self._cut_off = ""  # which ranks a stop has killed
@@ -209,6 +215,19 @@ class WorkspaceRoot(Root[ToRoot]):
 
     def tell(self, message: FromRoot) -> None:
         self._clients.tell(message)
+
+    def on_request(self, client: Client, body: bytes) -> None:
+        """Handle a message of a client.
+
+        A message that cannot be decoded (another version, a foreign sender) is logged and dropped.
+        Such a message must not end the ranks.
+        """
+        try:
+            message = self._decoder.decode(body)
+        except (ValueError, RecursionError) as error:  # ValueError: also text that is not UTF-8
+            log.warning("a message of a client was not understood: %s", error)
+        else:
+            self._serve(client, message)
 
     def _serve(self, client: Client, message: ToRoot) -> None:
         if isinstance(message, Hello):
