@@ -11,13 +11,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from phalanx.errors import RankFailure
 from phalanx.protocol import CellEnded, LineNeed, LineNotNeeded, Notice, RankLost
-from phalanx.rank import unpack_values
 
 from ..connection.transport import Message
 from ..connection.widget_relay import notebook_kernel
@@ -39,6 +38,20 @@ OUTPUT_S = 1.0  # output that comes later after the end is taken for lost
 _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
 
+class SentRequest(NamedTuple):
+    """A request to a rank, kept to be sent again.
+
+    A resend goes to the same ``engine``, never to an engine that replaced it.
+    """
+
+    engine: str
+    kind: str
+    message_id: str
+    content: Message
+    metadata: Message
+    buffers: list[Any]
+
+
 class Cell:
     """The state and events of one cell.
 
@@ -51,7 +64,7 @@ class Cell:
     is_announced = True  # whether the root knows the cell by name
     has_reply = False  # whether the cell needs the ranks' replies: they have values
     number = 0  # of the notebook's cell, which tracebacks name; 0: none
-    nbytes = 0  # size of the request to each rank, if large
+    nbytes = 0  # size of the values sent to each rank
 
     def __init__(
         self,
@@ -65,6 +78,8 @@ class Cell:
         self.lost = lost  # dead ranks that the cell runs without
         self.events = queue.SimpleQueue() if events is None else events
         self.waiting: tuple[int, ...] = ()  # for a line; set by the waiting thread
+        self.sent: dict[int, SentRequest] = {}  # by rank; empty if another client sent it
+        self.n_widget_messages = 0  # number of the last message to a widget that was sent before
         self._ends: dict[int, CellEnded] = {}
         self._idle: set[int] = set()
         self._last_message_s = 0.0  # when the last message about the cell came
@@ -216,12 +231,6 @@ def failure_of(end: CellEnded) -> Failure | None:
     return None if end.ok else Failure(end.ename, end.evalue, end.traceback)
 
 
-def _failure_of_reply(reply: Message) -> Failure | None:
-    if reply["status"] == "ok":
-        return None
-    return Failure(str(reply["ename"]), str(reply["evalue"]), tuple(reply["traceback"]))
-
-
 class AttachedCell(Cell):
     """A cell of another client, attached to while it runs.
 
@@ -274,50 +283,14 @@ class AttachedCell(Cell):
 
 
 class Call(Cell):
-    """A call, unknown to the root, that ranks answer with named values.
+    """A cell that ranks answer with values; a user's function or one of our calls.
 
-    The answers are unpickled. Unpickling is safe here: the answers are signed with the key of our
-    own controller, and a process that has the key can run code as this user anyway. The thread that
-    waits unpickles, not the socket thread, because unpickling may run the user's code.
-    """
+    A call that is not announced is unknown to the root: a rank's part is over with the reply.
 
-    is_announced = False
-    has_reply = True
-
-    def __init__(self, name: str, ranks: tuple[int, ...], nbytes: int = 0) -> None:
-        super().__init__(name, ranks)
-        self.nbytes = nbytes
-        self._answers: dict[int, list[memoryview]] = {}
-
-    def on_reply(self, rank: int, message: Message) -> None:
-        """Take a rank's reply and keep its packed values."""
-        if rank not in self._over:
-            self._over.add(rank)
-            failure = _failure_of_reply(message["content"])
-            if failure is None:
-                self._answers[rank] = message["buffers"]
-            self.put(Ended(rank, failure))
-
-    def load(self) -> tuple[dict[int, dict[str, Any]], dict[int, Failure]]:
-        """Load the answers; return values by rank, and failures by rank.
-
-        A failure says why the values of a rank cannot be loaded.
-        """
-        values: dict[int, dict[str, Any]] = {}
-        failures: dict[int, Failure] = {}
-        for rank, buffers in sorted(self._answers.items()):
-            try:
-                values[rank] = unpack_values(buffers, "here")
-            except TypeError as error:
-                failures[rank] = Failure("TypeError", str(error), ())
-        return values, failures
-
-
-class FunctionCall(Cell):
-    """A call of a user's function, run as a cell.
-
-    `values` holds the packed values by rank. The caller loads the values: code of a value's class
-    then prints and raises where the call was made.
+    `values` holds the packed values by rank. The thread that waits unpickles them, not the socket
+    thread, because unpickling may run the user's code. Unpickling is safe here: the answers are
+    signed with the key of our own controller, and a process that has the key can run code as this
+    user anyway.
     """
 
     has_reply = True
@@ -326,27 +299,42 @@ class FunctionCall(Cell):
         self,
         name: str,
         ranks: tuple[int, ...],
-        events: queue.SimpleQueue[Event],
-        lost: tuple[int, ...],
+        events: queue.SimpleQueue[Event] | None = None,
+        lost: tuple[int, ...] = (),
+        *,
+        is_announced: bool = True,
     ) -> None:
         super().__init__(name, ranks, events, lost)
+        self.is_announced = is_announced
         self.values: dict[int, list[Any]] = {}
-        self._replies: dict[int, Failure | None] = {}
+        self._replies: dict[int, CellEnded] = {}
 
     def on_reply(self, rank: int, message: Message) -> None:
-        """Take a rank's reply and keep its packed value."""
+        """Take a rank's reply and keep its packed values."""
         if rank in self._replies:
             return
-        self._replies[rank] = _failure_of_reply(message["content"])
-        if self._replies[rank] is None:
+        reply = message["content"]
+        if reply["status"] == "ok":
+            self._replies[rank] = CellEnded(self.name, ok=True)
             self.values[rank] = message["buffers"]
+        else:
+            self._replies[rank] = CellEnded(
+                self.name,
+                ok=False,
+                ename=str(reply["ename"]),
+                evalue=str(reply["evalue"]),
+                traceback=tuple(reply["traceback"]),
+            )
+        if not self.is_announced:
+            self._ends[rank] = self._replies[rank]
+            self._idle.add(rank)
         self._end_if_over(rank)
 
     def _is_over(self, rank: int) -> bool:
         return super()._is_over(rank) and (rank in self._replies or not self._ends[rank].ok)
 
     def _failure(self, rank: int) -> Failure | None:
-        return super()._failure(rank) or self._replies[rank]
+        return super()._failure(rank) or failure_of(self._replies[rank])
 
 
 def failure_of_rank(lost: RankLost) -> RankFailure:

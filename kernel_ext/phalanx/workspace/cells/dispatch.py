@@ -1,7 +1,6 @@
 """Send requests to ranks and match their replies to cells.
 
-`Dispatch` keeps a table of message ids, so that each message finds its cell and rank.
-`RequestResender` sends a lost request again.
+A message id names the cell and the rank, and `Dispatch` keeps the cells by name. `RequestResender` sends a lost request again.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import uuid
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -34,7 +32,7 @@ from phalanx.protocol import (
 from ..connection.transport import Message, RankChannels, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
 from ..output.events import CallInLoop, Event, OwnershipLost
-from .cell import Cell
+from .cell import Cell, SentRequest
 from .debugging import RankDebuggers
 from .rank_help import Help
 
@@ -54,27 +52,12 @@ def _message_id(cell: str, rank: int) -> str:
     return f"{cell}#{rank}"
 
 
-class _Request(NamedTuple):
-    """A sent request, kept to be sent again.
-
-    A resend goes to the same ``engine``, never to an engine that replaced it.
-    """
-
-    engine: str
-    kind: str
-    content: Message
-    metadata: Message
-    message_id: str
-    buffers: list[Any]
-    n_before: int  # number of the last message to a widget that was sent before
-
-
 class Dispatch:
     """Sends cells to engines and routes messages to cells.
 
-    The thread that runs cells writes the table of requests, and the socket thread reads the table.
-    One lock guards the table. `forget` removes the entries of a cell. ``order`` sends an order to
-    ranks through the root. ``lost`` always has the ranks that are dead.
+    The thread that runs cells writes the tables of cells, and the socket thread reads them; one lock
+    guards them. `forget` removes a cell. ``order`` sends an order to ranks through the root.
+    ``lost`` always has the ranks that are dead.
     """
 
     def __init__(
@@ -92,8 +75,7 @@ class Dispatch:
         self.widgets = WidgetRelay(self._send_comm, self._tell_below)
         self._engines = list(engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
-        self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
-        self._sent: dict[tuple[str, int], _Request] = {}  # by cell name and rank
+        self._cells: dict[str, Cell] = {}  # that are under way, by name
         self._ended: dict[str, Cell] = {}  # by name, least recently used first
         self._answered: dict[str, int] = {}  # acked bytes of output by engine; socket thread only
         self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
@@ -114,16 +96,12 @@ class Dispatch:
             "allow_stdin": True,
             "stop_on_error": False,
         }
-
         said: Message = {"cell": cell.name, "lost": cell.lost, "widgets": self.widgets.is_live}
         if cell.number:
             said["number"] = cell.number
         if not is_code:
             said["task"] = msgspec.to_builtins(work)
-        message_id = _message_id(cell.name, rank)
-        self._request(
-            message_id, cell, rank, "execute_request", content, metadata={"phalanx": said}
-        )
+        self._request(cell, rank, "execute_request", content, said)
 
     def apply(
         self, call: Cell, rank: int, buffers: list[Any], work: RankCall | None = None
@@ -135,15 +113,37 @@ class Dispatch:
         """
         content = {} if work is None else {"call": msgspec.to_builtins(work)}
         said: Message = {"cell": call.name}
-        # A uuid: ipyparallel makes variable names of the id, and no other client awaits the answer.
-        message_id = str(uuid.uuid4())
         if call.is_announced:
             said |= {"lost": call.lost, "is_cell": True, "widgets": self.widgets.is_live}
-            message_id = _message_id(call.name, rank)
-        metadata = {"phalanx": said}
-        self._request(
-            message_id, call, rank, "apply_request", content, metadata=metadata, buffers=buffers
+        self._request(call, rank, "apply_request", content, said, buffers)
+
+    def _request(
+        self,
+        cell: Cell,
+        rank: int,
+        kind: str,
+        content: Message,
+        said: Message,
+        buffers: list[Any] | None = None,
+    ) -> None:
+        request = SentRequest(
+            self._engines[rank],
+            kind,
+            _message_id(cell.name, rank),
+            content,
+            {"phalanx": said},
+            buffers or [],
         )
+        with self._lock:
+            if not cell.sent:
+                cell.n_widget_messages = self.widgets.newest
+            self._cells[cell.name] = cell
+            cell.sent[rank] = request
+            cell.nbytes = max(cell.nbytes, sum(memoryview(one).nbytes for one in request.buffers))
+            if self._taken is not None:  # the ranks are another client's now
+                cell.events.put(self._taken)
+                return
+        self._channels.send(*request)
 
     def resend(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> bool:
         """Send a rank its request again; False if another client sent it.
@@ -151,52 +151,20 @@ class Dispatch:
         ``is_stopped``: a rank that has not begun the cell ends it as a stopped cell. The order to
         stop takes another way and may be the later.
         """
-        with self._lock:
-            sent = self._sent.get((cell.name, rank))
+        sent = cell.sent.get(rank)
         if sent is None:
             return False
-        metadata = sent.metadata
         if is_stopped:
-            metadata = {**metadata, "phalanx": {**metadata["phalanx"], "stopped": True}}
+            said = {**sent.metadata["phalanx"], "stopped": True}
+            sent = sent._replace(metadata={"phalanx": said})
         # `send` signs the message anew: a kernel drops a message with a signature it has seen.
-        self._channels.send(
-            sent.engine,
-            sent.kind,
-            sent.message_id,
-            sent.content,
-            metadata,
-            sent.buffers,
-        )
+        self._channels.send(*sent)
         return True
-
-    def _request(
-        self,
-        message_id: str,
-        cell: Cell,
-        rank: int,
-        kind: str,
-        content: Message,
-        *,
-        metadata: Message,
-        buffers: list[Any] | None = None,
-    ) -> None:
-        buffers = buffers or []
-        engine = self._engines[rank]
-        with self._lock:
-            self._requests[message_id] = (cell, rank)
-            self._sent[cell.name, rank] = _Request(
-                engine, kind, content, metadata, message_id, buffers, self.widgets.newest
-            )
-            if self._taken is not None:  # the ranks are another client's now
-                cell.events.put(self._taken)
-                return
-        self._channels.send(engine, kind, message_id, content, metadata, buffers)
 
     def adopt(self, cell: Cell) -> None:
         """Route the messages of a cell that another client sent."""
         with self._lock:
-            for rank in cell.ranks:
-                self._requests[_message_id(cell.name, rank)] = (cell, rank)
+            self._cells[cell.name] = cell
 
     def forget(self, cell: Cell, late: Callable[[Event], None] | None = None) -> None:
         """Stop routing messages to a cell that nobody waits for.
@@ -204,8 +172,8 @@ class Dispatch:
         ``late``, if given, gets the output that threads of the cell still publish on its ranks.
         """
         with self._lock:
-            self._requests = {k: v for k, v in self._requests.items() if v[0] is not cell}
-            self._sent = {k: v for k, v in self._sent.items() if k[0] != cell.name}
+            self._cells.pop(cell.name, None)
+            cell.sent.clear()
             if late is not None:
                 self._keep_ended(cell)
         if late is not None:
@@ -217,30 +185,35 @@ class Dispatch:
         if len(self._ended) > KEPT_ENDED:
             del self._ended[next(iter(self._ended))]
 
-    def _find_ended(self, message_id: str) -> tuple[Cell, int] | None:
-        name, _, rank = message_id.rpartition("#")
-        cell = self._ended.get(name)
-        if cell is None or not rank.isdecimal():
-            return None
-        self._keep_ended(cell)
-        return cell, int(rank)
+    def _find(self, message_id: str, *, is_output: bool) -> tuple[Cell | None, int]:
+        """Return the cell and the rank of a message; -1 for another message.
+
+        Output is also shown below a cell that has ended.
+        """
+        name, _, number = message_id.rpartition("#")
+        rank = int(number) if number.isdecimal() else -1
+        with self._lock:
+            cell = self._cells.get(name)
+            if cell is None and is_output and (cell := self._ended.get(name)) is not None:
+                self._keep_ended(cell)
+        return (cell if cell is not None and rank in cell.ranks else None), rank
 
     def is_under_way(self, cell: str) -> bool:
         """Whether this process waits for a cell, so that `tell` reaches it."""
         with self._lock:
-            return any(its.name == cell for its, _ in self._requests.values())
+            return cell in self._cells
 
     def waiting(self) -> set[int]:
         with self._lock:
-            return {rank for cell, rank in self._requests.values() if rank in cell.waiting}
+            return {rank for cell in self._cells.values() for rank in cell.waiting}
 
     def tell(self, event: Event) -> None:
         """Send an event to every cell that is under way."""
         with self._lock:
             if isinstance(event, OwnershipLost):
                 self._taken = event
-            cells = {id(cell): cell for cell, _ in self._requests.values()}
-        for cell in cells.values():
+            cells = [*self._cells.values()]
+        for cell in cells:
             cell.events.put(event)
 
     @property
@@ -268,10 +241,8 @@ class Dispatch:
         self.debuggers.on_lost(lost.rank)
         self.widgets.on_lost(lost.rank)
         with self._lock:
-            cells = {
-                id(cell): cell for cell, where in self._requests.values() if where == lost.rank
-            }
-        for cell in cells.values():
+            cells = [cell for cell in self._cells.values() if lost.rank in cell.ranks]
+        for cell in cells:
             cell.put(lost)
 
     def on_ended(self, rank: int, end: CellEnded) -> None:
@@ -279,13 +250,10 @@ class Dispatch:
 
         Runs on the socket thread.
         """
-        with self._lock:
-            found = self._requests.get(_message_id(end.cell, rank))
-            sent = self._sent.get((end.cell, rank))
-        if found is not None:
-            found[0].on_ended(rank, end)
-        if sent is not None:
-            self.widgets.on_passed(rank, sent.n_before)
+        cell, _ = self._find(_message_id(end.cell, rank), is_output=False)
+        if cell is not None:
+            cell.on_ended(rank, end)
+            self.widgets.on_passed(rank, cell.n_widget_messages)
 
     def on_rank_says(self, rank: int, news: RankNews) -> None:
         """Tell a cell or a question what a rank says.
@@ -294,64 +262,40 @@ class Dispatch:
         """
         if isinstance(news, Completed | Inspected):
             self.help.on_answer(news)
-            return
-        if isinstance(news, DebuggerSays):
+        elif isinstance(news, DebuggerSays):
             self.debuggers.on_says(rank, news.message)
-            return
-        with self._lock:
-            found = self._requests.get(_message_id(news.cell, rank))
-        if found is not None:
-            found[0].on_news(rank, news)
+        else:
+            cell, _ = self._find(_message_id(news.cell, rank), is_output=False)
+            if cell is not None:
+                cell.on_news(rank, news)
 
     def _on_message(self, channel: str, message: Message) -> None:
-        message_id = message["parent_header"]["msg_id"]
-        if channel == "iopub" and (
-            is_comm(message_id) or message["header"]["msg_type"] in COMM_KINDS
-        ):
-            self._on_widget(message_id, message)
-            return
-        with self._lock:
-            found = self._requests.get(message_id)
-            if found is None and channel == "iopub":
-                found = self._find_ended(message_id)
-        if found is None:
-            return
-        cell, rank = found
-        if channel != "iopub":
-            cell.on_reply(rank, message)
-        else:
-            cell.on_iopub(rank, message)
-            self._answer_output(cell, rank, message)
-
-    def _on_widget(self, message_id: str, message: Message) -> None:
-        """Pass a comm message on.
+        """Pass a message on to its cell, or to the widgets.
 
         Output of a callback is shown below the cell that made the widget.
         """
+        message_id, kind = message["parent_header"]["msg_id"], message["header"]["msg_type"]
+        is_output = channel == "iopub"
+        is_callback = is_output and is_comm(message_id)
         name, _, number = message_id.rpartition("#")
-        rank = int(number) if number.isdecimal() else -1
-        if is_comm(message_id):
+        if is_callback:
             name = self.widgets.cell_of(message_id)
-        with self._lock:
-            found = self._requests.get(message_id) or self._requests.get(_message_id(name, rank))
-            found = found or self._find_ended(_message_id(name, rank))
-        cell, rank = found or (None, rank)
-        kind = message["header"]["msg_type"]
-        if rank < 0:
-            return
-        if kind in COMM_KINDS or kind == "status":
+        cell, rank = self._find(f"{name}#{number}", is_output=is_output)
+        is_widgets = is_output and (kind in COMM_KINDS or (is_callback and kind == "status"))
+        if is_widgets and rank >= 0:
             self.widgets.on_published(rank, name, message)
-        elif cell is not None:
+        elif cell is not None and is_output:
             cell.on_iopub(rank, message)
-        self._answer_output(cell, rank, message)
+        elif cell is not None:
+            cell.on_reply(rank, message)
+        if is_output and rank >= 0 and (is_widgets or is_callback or cell is not None):
+            self._answer_output(cell, rank, message)
 
-    def _tell_below(self, rank: int, cell: str, text: str) -> None:
+    def _tell_below(self, rank: int, name: str, text: str) -> None:
         """Show a line below a cell, as its ranks' own output."""
-        message_id = _message_id(cell, rank)
-        with self._lock:
-            found = self._requests.get(message_id) or self._find_ended(message_id)
-        if found is not None:
-            found[0].show(rank, text)
+        cell, _ = self._find(_message_id(name, rank), is_output=True)
+        if cell is not None:
+            cell.show(rank, text)
 
     def _send_comm(
         self, rank: int, kind: str, content: Message, message_id: str, buffers: list[Any]

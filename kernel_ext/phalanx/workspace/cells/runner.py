@@ -33,16 +33,16 @@ from phalanx.protocol import (
     name_ranks,
     say_busy,
 )
-from phalanx.rank import POST_MORTEM, ErrorOfCell
+from phalanx.rank import POST_MORTEM, ErrorOfCell, unpack_values
 
 from ..connection.root_client import RootClient
 from ..connection.transport import SharedClient, SocketThread, ctrl_c
-from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
+from ..output.events import Event, Failure, Interrupted, OwnershipLost, StopRequest
 from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import View
 from .attach import AttachSync
-from .cell import Call, Cell, FunctionCall, failure_of_rank
+from .cell import Call, Cell, failure_of_rank
 from .dispatch import Dispatch
 from .loop import (
     CellOutcome,
@@ -227,7 +227,7 @@ class CellRunner:
     def _ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
     ) -> tuple[dict[int, dict[str, Any]], CellOutcome]:
-        call = Call(self._next("call"), ranks, sum(buffer.nbytes for buffer in buffers))
+        call = Call(self._next("call"), ranks, is_announced=False)
         try:
             for rank in ranks:
                 self._dispatch.apply(call, rank, list(buffers), work)
@@ -236,8 +236,12 @@ class CellRunner:
             outcome = run_cell(call, View(), self._root, self._dispatch.resend)
         finally:
             self._dispatch.forget(call)
-        values, unloadable = call.load()
-        outcome.failures.update(unloadable)
+        values: dict[int, dict[str, Any]] = {}
+        for rank, answer in sorted(call.values.items()):
+            try:
+                values[rank] = unpack_values(answer, "here")
+            except TypeError as error:
+                outcome.failures[rank] = Failure("TypeError", str(error), ())
         return values, outcome
 
     def _enter(self) -> None:
@@ -471,8 +475,7 @@ class CellRunner:
             except BaseException:
                 self._take_back(name)
                 raise
-            cell = FunctionCall(name, here, events, lost)
-            cell.nbytes = max(sum(memoryview(one).nbytes for one in its) for its in packed.values())
+            cell = Call(name, here, events, lost)
             self._last_cell = name
             outcome = self._execute(cell, packed, view)
         raise_for(outcome)
