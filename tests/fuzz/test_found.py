@@ -28,8 +28,8 @@ from phalanx.protocol import (
     Register,
     WorldConfig,
     pack_frame,
-    scripts,
 )
+from phalanx.protocol.host import OutputDone
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 
@@ -95,7 +95,7 @@ def test_a_cell_for_a_rank_that_is_not_there_is_refused():
 
     told = told_by(workspace, story)
     assert answer_to(told, 5)["message"] == "there is no rank 9"
-    assert answer_to(told, 6)["type"] == "cell_allowed"
+    assert answer_to(told, 6)["type"] == "CellAllowed"
 
 
 def test_stacks_of_ranks_that_are_not_there_are_left_out():
@@ -112,8 +112,8 @@ def test_stacks_of_ranks_that_are_not_there_are_left_out():
 
 def test_a_launcher_that_has_taken_what_was_never_given():
     async def story(play):
-        play.says(scripts.OutputTaken(9, "stdout", 1))
-        play.says(scripts.OutputTaken(0, "stdout", 1 << 60))
+        play.says(OutputDone(9, "stdout", 1))
+        play.says(OutputDone(0, "stdout", 1 << 60))
 
     told_by(script, story)
 
@@ -133,7 +133,7 @@ def test_a_rank_that_says_what_cannot_be_is_ended_and_named(message):
         play.says(GetStacks(5, (0, 1)))
 
     told = told_by(workspace, story)
-    (lost,) = [said for said in told if said["type"] == "rank_lost"]
+    (lost,) = [said for said in told if said["type"] == "RankLost"]
     assert lost["rank"] == 1
     assert "cannot understand" in lost["reason"]
     assert "dead" in answer_to(told, 5)["stacks"][1]["note"]
@@ -147,7 +147,7 @@ def test_a_rank_that_dies_as_it_says_that_it_is_ready_is_told_of():
         actors[1]._forget_child(0)
 
     told = told_by(workspace, story, is_up=False)
-    assert [said["rank"] for said in told if said["type"] == "rank_lost"] == [1]
+    assert [said["rank"] for said in told if said["type"] == "RankLost"] == [1]
 
 
 def test_a_rank_that_takes_no_answers_holds_nobody_up():
@@ -158,9 +158,9 @@ def test_a_rank_that_takes_no_answers_holds_nobody_up():
         play.says(GetTopology(7))
 
     told = told_by(workspace, story)
-    (lost,) = [said for said in told if said["type"] == "rank_lost"]
+    (lost,) = [said for said in told if said["type"] == "RankLost"]
     assert (lost["rank"], lost["reason"]) == (1, "did not take what its supervisor answered")
-    assert answer_to(told, 7)["type"] == "topology_is"
+    assert answer_to(told, 7)["type"] == "TopologyIs"
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -65,7 +65,7 @@ class RunCommand(Message, frozen=True):
 
 
 class CommandInput(Message, frozen=True):
-    """Root: input for all ranks of the host; empty: end of input."""
+    """Launcher to root, root to host: input for all ranks; empty: end of input."""
 
     data: bytes
 
@@ -77,7 +77,7 @@ class CloseInput(Message, frozen=True):
 
 
 class OutputDone(Message, frozen=True):
-    """Root: acknowledge output of this cost, which has been written out."""
+    """Launcher to root, root to host: output of this cost has been written out."""
 
     rank: Rank
     stream: Stream
@@ -99,7 +99,7 @@ class CommandFails(Message, frozen=True):
 
 
 class CommandOutput(Message, frozen=True):
-    """Host: bytes that a rank wrote."""
+    """Host to root, root to launcher: bytes that a rank wrote."""
 
     rank: Rank
     stream: Stream

@@ -12,7 +12,6 @@ packs or loads values. The rank's kernel runs both and leaves nothing in the use
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,15 +27,8 @@ MOST_DAP_NBYTES = 4 << 20  # of one message of a debugger: a value with a pictur
 DebuggerMessage = Annotated[bytes, msgspec.Meta(max_length=MOST_DAP_NBYTES)]
 
 
-def _tag(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=_tag):
-    """Base of the messages between processes.
-
-    On the wire each has the name of its class, as in ``"cell_began"``.
-    """
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Base of the messages between processes; on the wire each has the name of its class."""
 
 
 class Register(Message, frozen=True):

@@ -1,6 +1,7 @@
 """Define the messages between a script's launcher and its root supervisor.
 
-`GetStacks`, `StacksAre`, `BootProgress` and `Notice` are the same as for workspaces.
+`GetStacks`, `StacksAre`, `BootProgress` and `Notice` are the same as for workspaces; `CommandInput`,
+`CommandOutput` and `OutputDone` are the same as between the root and its hosts.
 Flow control: each piece of output or input has a cost. The receiver acknowledges the cost when it
 has processed the piece. A sender waits while `WINDOW_COST` is unacknowledged, so memory is bounded
 on both sides.
@@ -8,12 +9,13 @@ on both sides.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from .client import BootOptions, BootProgress, GetStacks, Notice, StacksAre
-from .rank import Amount, Message
+from .host import CommandInput, CommandOutput, OutputDone
+from .rank import Message
 
 WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer busy at once
 _MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too
@@ -50,20 +52,6 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_restarts: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class OutputTaken(Message, frozen=True):
-    """Client: acknowledge output of this cost, which has been written out."""
-
-    rank: int
-    stream: Literal["stdout", "stderr"]
-    cost: Amount
-
-
-class Input(Message, frozen=True):
-    """Client: input for every rank; empty bytes end the input."""
-
-    data: bytes
-
-
 class Started(Message, frozen=True):
     """Root: the ranks run; ``pids`` are by rank.
 
@@ -77,14 +65,6 @@ class NotStarted(Message, frozen=True):
     """Root: a rank's process could not be started, so nothing runs."""
 
     message: str
-
-
-class Output(Message, frozen=True):
-    """Root: bytes that a rank wrote."""
-
-    rank: int
-    stream: Literal["stdout", "stderr"]
-    data: bytes
 
 
 class InputTaken(Message, frozen=True):
@@ -144,12 +124,12 @@ class AllEnded(Message, frozen=True):
         )
 
 
-ToScriptRoot = OutputTaken | Input | GetStacks
+ToScriptRoot = OutputDone | CommandInput | GetStacks
 FromScriptRoot = (
     BootProgress
     | Started
     | NotStarted
-    | Output
+    | CommandOutput
     | InputTaken
     | InputCut
     | StacksAre

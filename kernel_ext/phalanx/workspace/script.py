@@ -18,16 +18,14 @@ import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import GRACE_S, BootProgress, GetStacks, Notice, StacksAre
+from phalanx.protocol.host import CommandInput, CommandOutput, OutputDone
 from phalanx.protocol.scripts import (
     WINDOW_COST,
     AllEnded,
     FromScriptRoot,
-    Input,
     InputCut,
     InputTaken,
     NotStarted,
-    Output,
-    OutputTaken,
     RankEnded,
     ScriptOptions,
     Started,
@@ -68,7 +66,7 @@ ScriptEvent = (
     BootProgress
     | Started
     | NotStarted
-    | Output
+    | CommandOutput
     | InputCut
     | StacksAre
     | Notice
@@ -193,14 +191,14 @@ class Script:
         """Make `next` return a `Woken`; may be called in a signal handler."""
         self._events.put(Woken())
 
-    def taken(self, output: Output) -> None:
+    def taken(self, output: CommandOutput) -> None:
         """Ack handled output, so that the rank may print more."""
         key = output.rank, output.stream
         amount = self._untold.pop(key, 0) + cost(output.data)
         if amount < WINDOW_COST // 4:
             self._untold[key] = amount  # acked with a later output: a small print needs no ack
         else:
-            self._send(OutputTaken(*key, amount))
+            self._send(OutputDone(*key, amount))
 
     def input(self, data: bytes) -> None:
         """Send input to all ranks; wait while no rank takes more.
@@ -210,7 +208,7 @@ class Script:
         with self._input_space:
             self._input_space.wait_for(lambda: self._input_nbytes > 0)
             self._input_nbytes -= len(data)
-        self._send(Input(data))
+        self._send(CommandInput(data))
 
     def ask_stacks(self) -> None:
         """Request the ranks' stacks; the answer is a `StacksAre` event."""

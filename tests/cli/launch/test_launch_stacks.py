@@ -12,7 +12,8 @@ from support.programs.launching import launcher_with
 from support.promise import PATIENCE_S, SLOW_OPERATION_S
 
 from phalanx.protocol import HostPlan, Notice, RemoteOptions, StacksAre
-from phalanx.protocol.scripts import AllEnded, Output
+from phalanx.protocol.host import CommandOutput
+from phalanx.protocol.scripts import AllEnded
 from phalanx.workspace import Job, Placement, Script
 
 # Rank 1 waits for a file, the others for rank 1.
@@ -72,7 +73,7 @@ def test_a_program_that_a_shell_has_started_is_found(script, tmp_path):
         while not stacks:
             event = ranks.next(PATIENCE_S)
             assert event is not None
-            if isinstance(event, Output):
+            if isinstance(event, CommandOutput):
                 ranks.taken(event)
                 if b"loading" in event.data:
                     ranks.ask_stacks()
@@ -115,7 +116,7 @@ def test_a_long_wait_on_two_hosts_is_told_of_once(script, tmp_path):
     ) as ranks:
         while not isinstance(event := ranks.next(PATIENCE_S), AllEnded):
             assert event is not None
-            if isinstance(event, Output):
+            if isinstance(event, CommandOutput):
                 ranks.taken(event)
             elif isinstance(event, Notice):
                 said.append(event.text)

@@ -156,7 +156,7 @@ class _Play(Play):
 
     def check_samples(self) -> None:
         """Whatever a host says of its ranks, a client can read what becomes of it."""
-        told = [said for said in self.told if said["type"] == "samples"]
+        told = [said for said in self.told if said["type"] == "Samples"]
         assert all(msgspec.convert(said, Samples).ranks for said in told)
 
 

@@ -137,7 +137,7 @@ class Play:
         assert len(answers) >= self._asked, (self._asked, self.told)
 
 
-_ANSWERS = {"topology_is", "stacks_are", "trace_is", "output_is", "cell_status_reply", "failed"}
+_ANSWERS = {"TopologyIs", "StacksAre", "TraceIs", "OutputIs", "CellStatusReply", "Failed"}
 
 
 def encoded(supply: Supply, kind: Any) -> bytes:

@@ -18,7 +18,8 @@ from contextlib import ExitStack
 from types import FrameType
 
 from phalanx.protocol import USER_SIGNALS, BootProgress, Notice, StacksAre, name_ranks
-from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, Output, RankEnded, Started
+from phalanx.protocol.host import CommandOutput
+from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, RankEnded, Started
 from phalanx.workspace import Job, RootGone, RootSilent, Script, ScriptEvent, grouped
 
 from .places import host_names
@@ -154,7 +155,7 @@ class ScriptLauncher:
             if self._wants_stacks:
                 self._wants_stacks = False
                 script.ask_stacks()
-            if isinstance(event, Output):
+            if isinstance(event, CommandOutput):
                 self._screen.feed(event.rank, event.stream, event.data, now)
                 script.taken(event)
             elif event is not None:

@@ -26,8 +26,6 @@ from phalanx.protocol.scripts import (
     InputCut,
     InputTaken,
     NotStarted,
-    Output,
-    OutputTaken,
     ScriptOptions,
     Started,
 )
@@ -163,10 +161,10 @@ class Commands:
             self._hosts.take(CloseInput(rank))
             self._tell(InputCut(rank, nbytes))
 
-    def taken(self, message: OutputTaken) -> None:
+    def taken(self, message: OutputDone) -> None:
         """Return credit to a rank: the launcher has handled this output."""
-        if 0 <= message.rank < len(self._hosts.ranks):
-            self._hosts.take(OutputDone(message.rank, message.stream, message.cost))
+        if message.rank < len(self._hosts.ranks):
+            self._hosts.take(message)
 
     def ended(self, rank: int) -> None:
         """Record that a rank has ended and takes no more input."""
@@ -177,7 +175,7 @@ class Commands:
         """Handle a host's message about a rank's command."""
         rank = message.rank
         if isinstance(message, CommandOutput):
-            self._tell(Output(rank, message.stream, message.data))
+            self._tell(message)
         elif isinstance(message, InputGiven):
             self._log.advance(rank, message.nbytes)
             self._on_input_progress()

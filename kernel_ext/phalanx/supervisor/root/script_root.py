@@ -28,13 +28,11 @@ from phalanx.protocol import (
     WorkspaceRecord,
     say_late,
 )
-from phalanx.protocol.host import FromCommand, SignalRank
+from phalanx.protocol.host import CommandInput, FromCommand, OutputDone, SignalRank
 from phalanx.protocol.scripts import (
     AllEnded,
     FromScriptRoot,
-    Input,
     NotStarted,
-    OutputTaken,
     RankEnded,
     ScriptOptions,
     ToScriptRoot,
@@ -273,9 +271,9 @@ class ScriptRoot(Root[ToScriptRoot]):
         self.end()
 
     def _serve(self, client: Client, message: ToScriptRoot) -> None:
-        if isinstance(message, OutputTaken):
+        if isinstance(message, OutputDone):
             self._commands.taken(message)
-        elif isinstance(message, Input):
+        elif isinstance(message, CommandInput):
             self._commands.input(message.data)
         else:
             self._tasks.spawn(self._get_stacks(message))
