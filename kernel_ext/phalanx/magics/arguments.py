@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from IPython.core.error import UsageError
+
 from phalanx import widgets
 from phalanx.distributed.bench import DTYPES, OPERATIONS
 from phalanx.errors import did_you_mean
@@ -77,10 +79,6 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
     return {**host_options(options), **{name: getattr(options, name) for name in names}}
 
 
-class UsageMistake(Exception):
-    """A mistake in the user's words; the text says a remedy."""
-
-
 class HelpShown(Exception):
     """Raised after ``--help`` was printed."""
 
@@ -92,9 +90,9 @@ class _MagicParser(argparse.ArgumentParser):
     """
 
     def error(self, message: str) -> NoReturn:
-        """Raise `UsageMistake` instead of exiting."""
+        """Raise `UsageError` instead of exiting."""
         msg = f"{message}; see {self.prog} --help"
-        raise UsageMistake(msg)
+        raise UsageError(msg)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -105,7 +103,7 @@ class _MagicParser(argparse.ArgumentParser):
         """
         try:
             known, rest = super().parse_known_args(args, namespace)
-        except UsageMistake:
+        except UsageError:
             if not subcommands(self):  # an action's parser has already checked its words
                 self._refuse_option(args or ())
             raise
@@ -123,7 +121,7 @@ class _MagicParser(argparse.ArgumentParser):
             name, known = word.partition("=")[0], self._option_string_actions
             if re.match("--?[a-z]", name) and not any(one.startswith(name) for one in known):
                 msg = f"{self.prog} has no {name}; {did_you_mean(name, known)}"
-                raise UsageMistake(msg)
+                raise UsageError(msg)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -369,7 +367,7 @@ def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
 
     Raises
     ------
-    UsageMistake
+    UsageError
         The words are wrong; one line says what to write.
     HelpShown
         ``--help`` was printed.
@@ -378,7 +376,7 @@ def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
     actions = subcommands(parser)
     if actions and words and words[0] not in {*actions, "-h", "--help"}:
         msg = f"{parser.prog} has no {words[0]!r}; {did_you_mean(words[0], [*actions, '--help'])}"
-        raise UsageMistake(msg)
+        raise UsageError(msg)
     return parser.parse_args(words)
 
 
@@ -387,7 +385,7 @@ def _split(line: str, magic: str) -> list[str]:
         return shlex.split(line)
     except ValueError as error:
         msg = f"{magic}: {error} in {line!r}"
-        raise UsageMistake(msg) from None
+        raise UsageError(msg) from None
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -456,13 +454,13 @@ def show_config(line: str) -> None:
 
     Raises
     ------
-    UsageMistake
+    UsageError
         The command failed; the text is the command's own.
     """
     words = _split(line, "%distributed config")
     status, said = _run([sys.executable, "-m", "phalanx", "config", *words])
     if status:
-        raise UsageMistake(said or f"phalanx config has ended with status {status}")
+        raise UsageError(said or f"phalanx config has ended with status {status}")
 
 
 def _run(command: list[str]) -> tuple[int, str]:
