@@ -32,10 +32,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True)
 
 
 class Register(Message, frozen=True):
-    """Rank to supervisor: first message; ask for the rank number.
-
-    The answer is a `Registered`.
-    """
+    """Rank to supervisor: first message; ask for the rank number (`Registered`)."""
 
     id: int
     pid: Pid
@@ -466,10 +463,7 @@ ToRank = RankAnswer | RankOrder
 
 
 class CopyNames(Message, frozen=True):
-    """Copy the names of rank ``source`` to ``ranks``.
-
-    All of these ranks get this task.
-    """
+    """Copy the names of rank ``source`` to ``ranks``, all of which get this task."""
 
     source: int
     ranks: tuple[int, ...]

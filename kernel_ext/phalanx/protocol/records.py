@@ -165,10 +165,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WatchSamples(Message, frozen=True):
-    """Client: send `Samples` for ``seconds`` from now; 0: stop.
-
-    A client repeats this message while it watches.
-    """
+    """Client: send `Samples` for ``seconds`` from now (0: stop); repeated while it watches."""
 
     seconds: float
 
@@ -236,15 +233,12 @@ class RankSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class CellTime(msgspec.Struct, frozen=True, array_like=True):
-    """A cell that runs or has just ended; ``ended_ns`` is by rank.
-
-    ``title`` is the first line of its code.
-    """
+    """A cell that runs or has just ended; ``title`` is the first line of its code."""
 
     cell: str
     begun_ns: int
     ranks: tuple[int, ...]
-    ended_ns: dict[int, int]
+    ended_ns: dict[int, int]  # by rank
     title: str = ""
 
 

@@ -1,6 +1,6 @@
 """Define the messages between a script's launcher and its root supervisor.
 
-`GetStacks`, `StacksAre`, `BootProgress` and `Notice` are the same as for workspaces; `CommandInput`,
+`AskRoot` (for stacks), `BootProgress` and `Notice` are the same as for workspaces; `CommandInput`,
 `CommandOutput` and `OutputDone` are the same as between the root and its hosts.
 Flow control: each piece of output or input has a cost. The receiver acknowledges the cost when it
 has processed the piece. A sender waits while `WINDOW_COST` is unacknowledged, so memory is bounded
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from .client import BootOptions, BootProgress, GetStacks, Notice, StacksAre
+from .client import AskRoot, BootOptions, BootProgress, Notice, RootAnswered
 from .host import CommandInput, CommandOutput, OutputDone
 from .rank import Message
 
@@ -35,9 +35,7 @@ def cost(data: bytes) -> int:
 class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options that the root supervisor of a script reads first.
 
-    ``env`` is added to the supervisor's environment for every rank.
-
-    ``command`` is for this machine. Other hosts look up ``words``, the command as the user gave it.
+    ``env`` is added to the supervisor's environment for every rank. ``command`` is for this machine. Other hosts look up ``words``, the command as the user gave it.
     ``is_script_checked``: a script named in ``words`` must exist. ``keep_going``: the failure of a
     rank does not end the other ranks. ``max_restarts``: failed ranks are started again, this many
     times in all.
@@ -53,10 +51,7 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Started(Message, frozen=True):
-    """Root: the ranks run; ``pids`` are by rank.
-
-    Each process leads a process group.
-    """
+    """Root: the ranks run; ``pids``, by rank, each lead a process group."""
 
     pids: tuple[int, ...]
 
@@ -74,10 +69,7 @@ class InputTaken(Message, frozen=True):
 
 
 class InputCut(Message, frozen=True):
-    """Root: a rank's input ended early: it reads too slowly.
-
-    The rank is ``nbytes`` behind the rank that reads fastest.
-    """
+    """Root: a rank gets no more input, as it is ``nbytes`` behind the fastest reader."""
 
     rank: int
     nbytes: int
@@ -124,7 +116,7 @@ class AllEnded(Message, frozen=True):
         )
 
 
-ToScriptRoot = OutputDone | CommandInput | GetStacks
+ToScriptRoot = OutputDone | CommandInput | AskRoot
 FromScriptRoot = (
     BootProgress
     | Started
@@ -132,7 +124,7 @@ FromScriptRoot = (
     | CommandOutput
     | InputTaken
     | InputCut
-    | StacksAre
+    | RootAnswered
     | Notice
     | RankEnded
     | AllEnded

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import GRACE_S, BootProgress, GetStacks, Notice, StacksAre
+from phalanx.protocol import (
+    GRACE_S,
+    AskRoot,
+    BootProgress,
+    GetStacks,
+    Notice,
+    RootAnswered,
+    StacksAre,
+)
 from phalanx.protocol.host import CommandInput, CommandOutput, OutputDone
 from phalanx.protocol.scripts import (
     WINDOW_COST,
@@ -184,7 +192,7 @@ class Script:
             return True
         self._n_unanswered += 1
         self._asks_at_s = time.monotonic() + self._ask_every_s
-        self._send(GetStacks(_ALIVE, ()))  # of no ranks, so it is cheap
+        self._send(AskRoot(_ALIVE, GetStacks(())))  # of no ranks, so it is cheap
         return False
 
     def wake(self) -> None:
@@ -212,7 +220,7 @@ class Script:
 
     def ask_stacks(self) -> None:
         """Request the ranks' stacks; the answer is a `StacksAre` event."""
-        self._send(GetStacks(0, tuple(range(self._n_started))))
+        self._send(AskRoot(0, GetStacks(tuple(range(self._n_started)))))
 
     def forward(self, number: signal.Signals) -> None:
         """Send the ranks one of `USER_SIGNALS`.
@@ -281,7 +289,9 @@ class Script:
 
     def _receive(self, message: FromScriptRoot) -> None:
         self._n_unanswered = 0
-        if isinstance(message, StacksAre) and message.id == _ALIVE:
+        if isinstance(message, RootAnswered):
+            if message.id != _ALIVE and isinstance(message.answer, StacksAre):
+                self._events.put(message.answer)
             return
         if isinstance(message, InputTaken):
             with self._input_space:

@@ -99,7 +99,7 @@ import os, pathlib
 receive, left = script.Script._receive, [None] * 5
 def count(self, message):
     receive(self, message)
-    is_answer = isinstance(message, script.StacksAre) and self._n_unanswered == 0
+    is_answer = isinstance(message, script.RootAnswered) and self._n_unanswered == 0
     if is_answer and not left[1:]: pathlib.Path(os.environ["DONE"]).touch()
     elif is_answer: left.pop()
 script.Script._receive = count

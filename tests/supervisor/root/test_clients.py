@@ -181,7 +181,8 @@ def test_the_last_word_waits_for_no_client_that_does_not_read():
         events.clients.tell(Notice("x" * (4 << 20)))
         await events.clients.close("rank 1 was killed", (reading, 7))
         words = await told(other)
-        assert words[1:] == [{"type": "Stopped", "id": 7, "cut_off": "rank 1 was killed"}, None]
+        stopped = {"type": "Stopped", "cut_off": "rank 1 was killed"}
+        assert words[1:] == [{"type": "RootAnswered", "id": 7, "answer": stopped}, None]
         sock.close()
 
     scene(play)

@@ -22,10 +22,12 @@ from phalanx.distributed import free_port, master_variables
 from phalanx.protocol import (
     Activity,
     BootOptions,
+    GetOutput,
     HostClock,
     HostInfo,
     HostPlan,
     Notice,
+    OutputIs,
     ToRank,
 )
 from phalanx.protocol.host import (
@@ -41,11 +43,9 @@ from phalanx.protocol.host import (
     RankFrozen,
     RankGone,
     RankReport,
-    ReadShown,
     Refresh,
     Refreshed,
     RunCommand,
-    Shown,
     Spawn,
     ToHost,
     ToRankEnvelope,
@@ -275,10 +275,10 @@ class HostSet:
         answer = await self._of[rank].answer(Look(rank))
         return answer if isinstance(answer, Looked) else Looked(False, "")
 
-    async def read_shown(self, rank: int, since: int, max_lines: int) -> Shown:
+    async def read_output(self, question: GetOutput) -> OutputIs:
         """Read a rank's output from byte ``since`` on."""
-        answer = await self._of[rank].answer(ReadShown(rank, since, max_lines))
-        return answer if isinstance(answer, Shown) else Shown(b"", since, 0, 0)
+        answer = await self._of[question.rank].answer(question)
+        return answer if isinstance(answer, OutputIs) else OutputIs(b"", question.since, 0, 0)
 
     async def traces(self) -> tuple[tuple[HostClock, ...], tuple[tuple[bytes, int], ...]]:
         """Return the clocks of all hosts and every rank's flight recorder.

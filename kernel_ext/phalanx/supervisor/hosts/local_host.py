@@ -30,7 +30,9 @@ from phalanx.distributed import (
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
+    GetOutput,
     HostInfo,
+    OutputIs,
     ToRank,
     Welcome,
     WorldConfig,
@@ -51,12 +53,10 @@ from phalanx.protocol.host import (
     Looked,
     OutputDone,
     RankGone,
-    ReadShown,
     Refreshed,
     ReleaseOutput,
     RunCommand,
     SampleRanks,
-    Shown,
     SignalRank,
     Spawn,
     ToHost,
@@ -216,10 +216,10 @@ class LocalHost:
             case Look():
                 child = self._ranks[request.rank].child
                 return Looked(False, None) if child is None else await child.look()
-            case ReadShown():
+            case GetOutput():
                 fd = self._ranks[request.rank].shown_fd
                 if fd < 0:
-                    return Shown(b"", 0, 0, 0)
+                    return OutputIs(b"", 0, 0, 0)
                 # On another thread: counting lines in a large file must not delay the ranks.
                 its = fd, request.since, request.max_lines
                 return await self._loop.run_in_executor(None, read_shown, *its)

@@ -192,7 +192,7 @@ class Restarts:
         ranks = tuple(sorted(set(request.ranks) or {*dead, *self._under_way}))
         refusal = refusal_of(ranks, self._world.size, dead, self._under_way, force=request.force)
         if refusal:
-            return Failed(request.id, refusal)
+            return Failed(refusal)
         self.deaths.forget(ranks)
         joined = tuple(rank for rank in ranks if rank in self._under_way)
         if request.force:  # again: the first request gives the ranks time to end
@@ -209,7 +209,7 @@ class Restarts:
         failed = {rank: problems[rank] for rank in ranks if problems[rank]}
         new = tuple(rank for rank in ranks if rank not in failed)
         killed = {rank: self._cut_off.pop(rank) for rank in ranks if rank in self._cut_off}
-        return Restarted(request.id, new, failed, joined, self._rank_ending.say(killed))
+        return Restarted(new, failed, joined, self._rank_ending.say(killed))
 
     def claim(self, rank: int) -> bool:
         """Reserve a rank for `replace`; False if a replacement is under way."""

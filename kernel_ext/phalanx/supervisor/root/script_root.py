@@ -23,6 +23,7 @@ from phalanx.protocol import (
     Join,
     Notice,
     Recover,
+    RootAnswered,
     StacksAre,
     ToSupervisor,
     WorkspaceRecord,
@@ -275,12 +276,12 @@ class ScriptRoot(Root[ToScriptRoot]):
             self._commands.taken(message)
         elif isinstance(message, CommandInput):
             self._commands.input(message.data)
-        else:
-            self._tasks.spawn(self._get_stacks(message))
+        elif isinstance(message.request, GetStacks):
+            self._tasks.spawn(self._get_stacks(message.id, message.request))
 
-    async def _get_stacks(self, request: GetStacks) -> None:
+    async def _get_stacks(self, number: int, request: GetStacks) -> None:
         stacks = await self._inspector.stacks(request.ranks, is_twice=request.is_twice)
-        self.tell(StacksAre(request.id, stacks))
+        self.tell(RootAnswered(number, StacksAre(stacks)))
 
     def tell(self, message: FromScriptRoot) -> None:
         """Send a message to the launcher."""
