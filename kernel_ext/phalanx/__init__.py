@@ -10,28 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import nn, widgets
-    from .distributed import (
-        Group,
-        Work,
+    from .distributed.bootstrap.init import init, is_available, recover
+    from .distributed.bootstrap.progress import trace
+    from .distributed.group.engine import Work
+    from .distributed.group.group import Group
+    from .distributed.operations.collectives import (
         all_gather,
-        all_gather_object,
         all_max,
         all_min,
         all_sum,
         all_to_all,
         barrier,
         broadcast,
-        broadcast_object,
-        init,
-        is_available,
         print0,
-        recover,
-        recv,
-        recv_like,
-        send,
         sum_scatter,
-        trace,
     )
+    from .distributed.operations.objects import all_gather_object, broadcast_object
+    from .distributed.operations.point_to_point import recv, recv_like, send
     from .errors import (
         CellError,
         CollectiveMismatch,
@@ -82,26 +77,26 @@ __all__ = [
 
 # IPython looks up the two `..._ipython_extension` functions; a user need not import them.
 _MODULES = {
-    "Group": "distributed",
-    "Work": "distributed",
-    "all_gather": "distributed",
-    "all_gather_object": "distributed",
-    "all_max": "distributed",
-    "all_min": "distributed",
-    "all_sum": "distributed",
-    "all_to_all": "distributed",
-    "barrier": "distributed",
-    "broadcast": "distributed",
-    "broadcast_object": "distributed",
-    "init": "distributed",
-    "is_available": "distributed",
-    "print0": "distributed",
-    "recover": "distributed",
-    "recv": "distributed",
-    "recv_like": "distributed",
-    "send": "distributed",
-    "sum_scatter": "distributed",
-    "trace": "distributed",
+    "Group": "distributed.group.group",
+    "Work": "distributed.group.engine",
+    "all_gather": "distributed.operations.collectives",
+    "all_gather_object": "distributed.operations.objects",
+    "all_max": "distributed.operations.collectives",
+    "all_min": "distributed.operations.collectives",
+    "all_sum": "distributed.operations.collectives",
+    "all_to_all": "distributed.operations.collectives",
+    "barrier": "distributed.operations.collectives",
+    "broadcast": "distributed.operations.collectives",
+    "broadcast_object": "distributed.operations.objects",
+    "init": "distributed.bootstrap.init",
+    "is_available": "distributed.bootstrap.init",
+    "print0": "distributed.operations.collectives",
+    "recover": "distributed.bootstrap.init",
+    "recv": "distributed.operations.point_to_point",
+    "recv_like": "distributed.operations.point_to_point",
+    "send": "distributed.operations.point_to_point",
+    "sum_scatter": "distributed.operations.collectives",
+    "trace": "distributed.bootstrap.progress",
     "CellError": "errors",
     "CollectiveMismatch": "errors",
     "CollectiveTimeout": "errors",

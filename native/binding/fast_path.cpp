@@ -26,8 +26,8 @@ struct NamedDtype {
     PyObject* descr;  // numpy's own, shared by most arrays, but not by unpickled ones
 };
 
-// Made when the module is made: it imports numpy, and then no other thread can wait for it while it
-// holds the GIL. Never destroyed: no destructor runs after the interpreter has shut down.
+// Made at the first use: it imports numpy, which a supervisor does without. Never destroyed: no
+// destructor runs after the interpreter has shut down.
 struct Known {
     std::array<NamedKind, 9> kinds;
     std::vector<NamedDtype> dtypes;
@@ -43,19 +43,20 @@ NamedKind named(OpKind kind) {
 }
 
 const Known& known() {
-    static const Known* const it = [] {
-        auto* made = new Known{
-            {named(OpKind::kAllSum), named(OpKind::kAllMax), named(OpKind::kAllMin),
-             named(OpKind::kBroadcast), named(OpKind::kAllGather), named(OpKind::kSumScatter),
-             named(OpKind::kAllToAll), named(OpKind::kSend), named(OpKind::kRecv)},
-            {}};
-        for (const Dtype dtype : all_dtypes()) {
-            if (dtype == Dtype::bfloat16) continue;  // from ml_dtypes, not numpy
-            const std::string name(name_of(dtype));
-            made->dtypes.push_back({dtype, py::dtype(name).release().ptr()});
-        }
-        return made;
-    }();
+    // Not made by an initializer: other threads would hold the GIL while they wait for that.
+    static const Known* it = nullptr;
+    if (it != nullptr) return *it;
+    auto* made =
+        new Known{{named(OpKind::kAllSum), named(OpKind::kAllMax), named(OpKind::kAllMin),
+                   named(OpKind::kBroadcast), named(OpKind::kAllGather), named(OpKind::kSumScatter),
+                   named(OpKind::kAllToAll), named(OpKind::kSend), named(OpKind::kRecv)},
+                  {}};
+    for (const Dtype dtype : all_dtypes()) {
+        if (dtype == Dtype::bfloat16) continue;  // from ml_dtypes, not numpy
+        const std::string name(name_of(dtype));
+        made->dtypes.push_back({dtype, py::dtype(name).release().ptr()});
+    }
+    if (it == nullptr) it = made;  // else another thread was first, while numpy ran Python code
     return *it;
 }
 
@@ -257,7 +258,6 @@ PyMethodDef fast_paths[] = {
 }  // namespace
 
 void register_fast_path(py::module_& module) {
-    known();
     if (PyModule_AddFunctions(module.ptr(), fast_paths) != 0) throw py::error_already_set();
 }
 

@@ -20,7 +20,7 @@ import psutil
 from support.promise import PATIENCE_S
 
 import phalanx as px
-from phalanx import distributed
+from phalanx.distributed.bootstrap import supervised
 
 SMALL, LARGE = 8, 2_000_000
 JOIN_S = PATIENCE_S
@@ -143,7 +143,7 @@ def run(phase: str, victim: int, timeout: float | None = None, folder: str = "")
 
 def connect(timeout: float = JOIN_S) -> Ending:
     """Join a world in which somebody breaks."""
-    return _ending_of(lambda: distributed.join(timeout))
+    return _ending_of(lambda: supervised.join(timeout))
 
 
 def n_descriptors() -> int:

@@ -137,7 +137,7 @@ assert np.allclose(mx.compile(mx.grad(loss))(x).tolist(), mx.grad(whole)(x).toli
 # Parameters that the ranks share, on MLX's group: lazily, compiled, with dropout, in 16 bits.
 from functools import partial
 from mlx.utils import tree_flatten
-from phalanx.distributed import all_gather
+from phalanx import all_gather
 
 def make():
     mx.random.seed(4)

@@ -63,6 +63,16 @@ def test_a_rank_loads_no_client_and_no_widgets():
     assert said.stdout.strip() == "[]"
 
 
+def test_a_supervisor_loads_no_numpy():  # 0.1 s of each start, and 13 MB
+    code = (
+        "import sys\n"
+        "from phalanx.supervisor.hosts import agent\n"
+        "from phalanx.supervisor.root import script_root, workspace_root\n"
+        "assert 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_notebook_loads_a_client_and_widgets_when_it_needs_them():
     loaded = "import sys; [name for name in ('anywidget', 'ipyparallel') if name in sys.modules]"
     with KernelDriver() as kernel:

@@ -9,7 +9,7 @@ import pytest
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
-from phalanx.distributed import Loss
+from phalanx.distributed.bootstrap.supervised import Loss
 from phalanx.errors import RankFailure
 from phalanx.protocol import LineNeed, LineNotNeeded, TypedLine
 from phalanx.rank import TypedLines

@@ -86,7 +86,7 @@ def test_a_rank_that_speaks_otherwise_is_named():
             ws.run(
                 "if rank:\n"
                 "    import threading\n"
-                "    from phalanx.distributed import supervisor_channel\n"
+                "    from phalanx.distributed.bootstrap.supervised import supervisor_channel\n"
                 "    supervisor_channel()._sock.sendall(b'\\4\\0\\0\\0\\xc1\\xc1\\xc1\\xc1')\n"
                 "    threading.Event().wait(60)  # until its supervisor has read that\n"
                 "px.all_sum(1)"

@@ -13,7 +13,8 @@ from xml.etree import ElementTree as ET
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.distributed import ENTERED, Records, StragglerReport, find_stragglers
+from phalanx.distributed.recorder import ENTERED, Records
+from phalanx.distributed.summaries import StragglerReport, find_stragglers
 from phalanx.protocol import HostClock, LateRank, RankInfo, WorldTopology
 from phalanx.workspace import Trace
 

@@ -17,7 +17,8 @@ from importlib.metadata import version
 from typing import cast
 
 from phalanx import _native
-from phalanx.distributed import Group, init
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.group.group import Group
 from phalanx.errors import NotSupported
 
 

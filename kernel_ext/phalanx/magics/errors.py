@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from phalanx.distributed import without_own_frames
+from phalanx.distributed.bootstrap.user_code import without_own_frames
 from phalanx.errors import CellError, DistributedError, Failures
 from phalanx.protocol import format_ranks, name_ranks
 from phalanx.workspace import RankError, View, Workspace

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from phalanx.distributed import Group, all_sum, init
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.group.group import Group
+from phalanx.distributed.operations.collectives import all_sum
 
 
 class _SumBackward(torch.autograd.Function):  # type: ignore[misc]

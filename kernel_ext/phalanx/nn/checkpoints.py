@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.distributed import Group, all_gather_object, broadcast_object, init
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.group.group import Group
+from phalanx.distributed.operations.objects import all_gather_object, broadcast_object
 from phalanx.errors import CollectiveMismatch, DistributedError, NotSupported
 
 from .array_files import ArrayEntry, ArrayReader, library, write_arrays, write_bytes

@@ -11,7 +11,9 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.distributed import Group, all_max, init
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.group.group import Group
+from phalanx.distributed.operations.collectives import all_max
 
 _T = TypeVar("_T")
 _END = object()

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.distributed import IN_PLACE, Group, all_gather, all_gather_object, all_sum, init
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.group.group import Group
+from phalanx.distributed.operations.collectives import IN_PLACE, all_gather, all_sum
+from phalanx.distributed.operations.objects import all_gather_object
 from phalanx.errors import CollectiveMismatch
 
 from .arrays import ArrayKind, dtype_name_of, is_real, kind_of

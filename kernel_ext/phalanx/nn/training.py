@@ -14,15 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from phalanx.distributed import (
-    Group,
-    all_gather,
-    all_gather_object,
-    broadcast,
-    broadcast_object,
-    init,
-    recover,
-)
+from phalanx.distributed.bootstrap.init import init, recover
+from phalanx.distributed.group.group import Group
+from phalanx.distributed.operations.collectives import all_gather, broadcast
+from phalanx.distributed.operations.objects import all_gather_object, broadcast_object
 from phalanx.errors import CollectiveMismatch, CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import name_ranks
 

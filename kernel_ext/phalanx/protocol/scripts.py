@@ -17,6 +17,9 @@ from .client import AskRoot, BootOptions, BootProgress, Notice, RootAnswered
 from .host import CommandInput, CommandOutput, OutputDone
 from .rank import Message
 
+# Set for the ranks of a script: how often this rank was started again, and how often ranks of the
+# script may be started again in all.
+RESTART_VARIABLES = ("PHALANX_RESTART_COUNT", "PHALANX_MAX_RESTARTS")
 WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer busy at once
 _MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too
 

@@ -16,7 +16,14 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Literal
 
-from phalanx.distributed import Progress, drop_hold, hold, let_in, progress, release
+from phalanx.distributed.bootstrap.progress import (
+    Progress,
+    drop_hold,
+    hold,
+    let_in,
+    progress,
+    release,
+)
 from phalanx.protocol import Step, StopReport
 
 CELL = "<cell "  # how the file names of cells begin

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from cloudpickle import Pickler as CloudPickler
 
-from phalanx.distributed import SealedPair
+from phalanx.distributed.operations.sealed import SealedPair
 
 from .errors import name_of, text_of
 

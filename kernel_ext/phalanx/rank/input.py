@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phalanx.distributed import Loss
+from phalanx.distributed.bootstrap.supervised import Loss
 from phalanx.errors import RankFailure
 from phalanx.protocol import LineNeed, LineNotNeeded, TypedLine
 

@@ -19,8 +19,8 @@ from functools import cache
 import msgspec
 from IPython.display import display
 
-from phalanx.distributed import init
 from phalanx.distributed.bench import limits_of_ranks, measure_links, sizes_between, sweep
+from phalanx.distributed.bootstrap.init import init
 from phalanx.protocol import (
     LIMITS_MIME,
     LINKS_DONE_MIME,

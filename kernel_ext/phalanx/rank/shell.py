@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import phalanx
-from phalanx.distributed import join
+from phalanx.distributed.bootstrap.supervised import join
 
 from .cell import CELL, cell_name
 from .debugger import prepare_debuggers

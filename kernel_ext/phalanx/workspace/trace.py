@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from phalanx.distributed import RECORD, Records, records_of
+from phalanx.distributed.recorder import RECORD, Records, records_of
 from phalanx.errors import naming
 from phalanx.protocol import HostClock, TraceIs, name_ranks
 

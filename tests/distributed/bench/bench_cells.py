@@ -10,7 +10,6 @@ import numpy as np
 from distributed.cells.split_cells import resources
 
 import phalanx as px
-from phalanx import distributed
 from phalanx.distributed.bench import limits as limits_module
 from phalanx.distributed.bench import limits_of_ranks, run_sweep, sweep
 from phalanx.distributed.bench.request import Case, dtype_named
@@ -70,7 +69,7 @@ def named_and_traced(op: str, dtype: str, nbytes: int) -> tuple[str, set[str]]:
 def sweep_broken(op: str, nbytes: int) -> int:
     """Wrong elements of a sweep in which one element of rank 1's results is not right."""
     name = "recv_like" if op == "sendrecv" else op
-    right = getattr(distributed, name)
+    right = getattr(px, name)
 
     def wrong(*args: Any, **options: Any) -> Any:
         result = right(*args, **options)
@@ -78,21 +77,21 @@ def sweep_broken(op: str, nbytes: int) -> int:
             result[len(result) // 2] += px.init().rank() == 1
         return result
 
-    with patch.object(distributed, name, wrong):
+    with patch.object(px, name, wrong):
         (m,) = sweep(op, [nbytes], iterations=1)
     return m.n_wrong
 
 
 def idle(op: str, nbytes: int, dtype: str) -> int:
     """Wrong elements on this rank when rank 0's operation writes nothing of its own."""
-    right = getattr(distributed, op)
+    right = getattr(px, op)
 
     def lazy(x: Any, *args: Any, out: Any, **options: Any) -> Any:
         elsewhere = np.empty_like(out) if px.init().rank() == 0 else out
         right(x, *args, out=elsewhere, **options)
         return out
 
-    with patch.object(distributed, op, lazy):
+    with patch.object(px, op, lazy):
         return Case(op, nbytes, dtype_named(dtype), px.init()).count_wrong()
 
 

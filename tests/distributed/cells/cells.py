@@ -19,11 +19,11 @@ from distributed.operations.contract import DTYPES, Case, dtype_of, perform
 from support.promise import BOUND_S
 
 import phalanx as px
-from phalanx import distributed
+from phalanx.distributed.bootstrap import supervised
 
 
 def join() -> int:
-    return distributed.join(20.0).rank()
+    return supervised.join(20.0).rank()
 
 
 def follow(thresholds: dict[str, int]) -> None:
@@ -37,7 +37,7 @@ def join_with_wrong_timeouts() -> int:
     """Join as what is no timeout says, which loses nothing, and then for good."""
     for timeout in (-1, float("nan"), "soon"):
         with contextlib.suppress(ValueError, TypeError):
-            distributed.join(timeout)
+            supervised.join(timeout)
             raise AssertionError
     return join()
 
@@ -205,7 +205,7 @@ def inheritable() -> list[int]:
     """The descriptors of the world that a child of this rank would get."""
     spec = px.init()._spec
     fds = [spec.page_fd, *spec.region_fds, *spec.wake_fds]
-    fds += [distributed.supervisor_channel()._sock.fileno()]
+    fds += [supervised.supervisor_channel()._sock.fileno()]
     assert len(fds) == 18
     return [fd for fd in fds if os.get_inheritable(fd)]
 
@@ -217,7 +217,7 @@ def child_worlds() -> list[str]:
     reader, writer = os.pipe()
     sys.stdout.flush()
     if not (pid := os.fork()):
-        for operation in (lambda: px.all_sum(np.ones(3)), lambda: distributed.join(1.0)):
+        for operation in (lambda: px.all_sum(np.ones(3)), lambda: supervised.join(1.0)):
             try:
                 operation()
             except px.DistributedError as error:

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 
 import phalanx as px
-from phalanx import _native, distributed
+from phalanx import _native
+from phalanx.distributed.bootstrap import supervised
 from phalanx.distributed.operations import point_to_point
 
 KIB = 1 << 10
@@ -17,7 +18,7 @@ KIB = 1 << 10
 
 def engine() -> _native.Group:
     """Of this rank's world, also where it was closed (which `px.init` would join anew)."""
-    return distributed.world()._engine
+    return supervised.world()._engine
 
 
 def content(src: int, dst: int, nbytes: int) -> np.ndarray:

@@ -12,7 +12,8 @@ import numpy as np
 from distributed.cells.split_cells import resources
 
 import phalanx as px
-from phalanx.distributed import AbortKind, world_spec
+from phalanx.distributed import world_spec
+from phalanx.distributed.control import AbortKind
 from phalanx.distributed.group import registry
 
 HOWS = ["mismatch", "timeout", "interrupt", "abort", "message"]

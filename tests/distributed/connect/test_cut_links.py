@@ -16,7 +16,7 @@ from support.promise import PATIENCE_S, after_silence_s, check, within
 from support.waiting import wait_until
 
 import phalanx as px
-from phalanx.distributed import AbortKind
+from phalanx.distributed.control import AbortKind
 
 
 @pytest.mark.promise

@@ -26,7 +26,7 @@ from distributed.farm.farm_parts import CELL_S, Cells, Host, Plan
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
-from phalanx.distributed import AbortKind, ControlPage
+from phalanx.distributed.control import AbortKind, ControlPage
 from phalanx.protocol import (
     Activity,
     EpochAborted,

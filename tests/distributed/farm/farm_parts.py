@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from phalanx import distributed
-from phalanx.distributed import ControlPage
+from phalanx.distributed import control
+from phalanx.distributed.control import ControlPage
 from phalanx.protocol import EpochAborted, Gather, Recover
 
 CAPACITY = 8
@@ -45,9 +45,9 @@ class Host:
     """What the supervisor of one (pretended) host owns."""
 
     def __init__(self) -> None:
-        self.page_fd = distributed.create_page(CAPACITY)
-        self.region_fds = tuple(distributed.create_region() for _ in range(CAPACITY))
-        self.wake_fds = tuple(distributed.create_wake() for _ in range(CAPACITY))
+        self.page_fd = control.create_page(CAPACITY)
+        self.region_fds = tuple(control.create_region() for _ in range(CAPACITY))
+        self.wake_fds = tuple(control.create_wake() for _ in range(CAPACITY))
         self.page = ControlPage(
             self.page_fd, slots=CAPACITY, author=CAPACITY, wake_fds=self.wake_fds
         )

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from support.waiting import wait_until
 
-from phalanx import _native, distributed
-from phalanx.distributed import ControlPage
+from phalanx import _native
+from phalanx.distributed import control
+from phalanx.distributed.control import ControlPage
 from phalanx.protocol import MOST_RANKS
 
 
-@pytest.mark.parametrize("make", [distributed.create_region, lambda: distributed.create_page(4)])
+@pytest.mark.parametrize("make", [control.create_region, lambda: control.create_page(4)])
 def test_shared_memory_has_no_name_is_closed_on_exec_and_cannot_shrink(make):
     fd = make()
     try:
@@ -29,16 +30,16 @@ def test_shared_memory_has_no_name_is_closed_on_exec_and_cannot_shrink(make):
 
 
 def test_a_page_takes_as_many_ranks_as_a_hostfile():
-    os.close(distributed.create_page(1, MOST_RANKS))
+    os.close(control.create_page(1, MOST_RANKS))
     with pytest.raises(ValueError, match=f"at most {MOST_RANKS} ranks"):
-        distributed.create_page(1, MOST_RANKS + 1)
+        control.create_page(1, MOST_RANKS + 1)
 
 
 def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_ranks():
     """Up to 64 slots, as native/shm/arena.hpp says."""
     slots = 18
-    fds = [distributed.create_region() for _ in range(slots)]
-    page_fd = distributed.create_page(slots)
+    fds = [control.create_region() for _ in range(slots)]
+    page_fd = control.create_page(slots)
     page = ControlPage(page_fd, slots=slots, author=0)
     arena = _native.Arena(fds, own=0)
     group = _native.Group(
@@ -57,13 +58,13 @@ def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_rank
 def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises((ValueError, OSError, RuntimeError)):
-        distributed.create_region(1)
+        control.create_region(1)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in():
-    fds = [distributed.create_region() for _ in range(2)]
-    page_fd = distributed.create_page(2)
+    fds = [control.create_region() for _ in range(2)]
+    page_fd = control.create_page(2)
     page = ControlPage(page_fd, slots=2, author=0)
     arena = _native.Arena(fds, own=0)
     group = _native.Group(

@@ -13,7 +13,7 @@ from support.promise import within
 from support.waiting import wait_until
 
 import phalanx as px
-from phalanx.distributed import AbortKind
+from phalanx.distributed.control import AbortKind
 
 PLACES = {
     "arena": (3, (0, 0, 0), "any"),

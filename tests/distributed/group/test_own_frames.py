@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 import phalanx as px
-from phalanx.distributed import clear_own_frames, number_lines, without_own_frames
 from phalanx.distributed.bootstrap import user_code
+from phalanx.distributed.bootstrap.user_code import (
+    clear_own_frames,
+    number_lines,
+    without_own_frames,
+)
 
 
 def names(tb):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import phalanx
-from phalanx import distributed
 
 
 def test_the_names_of_this_room_are_public_and_loaded_when_used():
@@ -16,14 +15,13 @@ def test_the_names_of_this_room_are_public_and_loaded_when_used():
     for name in ours:
         assert name in phalanx.__all__
         assert name in dir(phalanx)
-        assert getattr(phalanx, name) is getattr(distributed, name)
+        assert getattr(phalanx, name).__module__.startswith("phalanx.distributed.")
     with pytest.raises(AttributeError, match="no attribute 'all_summ'"):
         _ = phalanx.all_summ
 
 
 def test_every_public_name_is_listed_once():
-    for names in (phalanx.__all__, distributed.__all__):
-        assert len(set(names)) == len(names)  # their order is ruff's affair
+    assert len(set(phalanx.__all__)) == len(phalanx.__all__)  # their order is ruff's affair
 
 
 @pytest.mark.parametrize("size", ["x", -1, 1.5, 1 << 63, None])

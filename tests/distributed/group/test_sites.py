@@ -8,7 +8,7 @@ from distributed.cells.site_cells import line_of
 from support.waiting import wait_until
 
 import phalanx as px
-from phalanx.distributed import AbortKind
+from phalanx.distributed.control import AbortKind
 
 PLACES = {
     "arena": (3, (0, 0, 0), "any", True),

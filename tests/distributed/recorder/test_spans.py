@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx import _native
-from phalanx.distributed import (
-    ENTERED,
-    ENTRY,
-    AbortKind,
+from phalanx.distributed.control import AbortKind
+from phalanx.distributed.recorder import ENTERED, ENTRY
+from phalanx.distributed.summaries import (
+    ENTRY_NBYTES,
     Lateness,
     StragglerReport,
     TraceSummarizer,
@@ -257,7 +257,7 @@ def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_
         found = reader.read(packed)
         encoded = msgspec.msgpack.encode((found.spans, found.uses))
         msgspec.msgpack.decode(encoded, type=tuple[tuple[Span, ...], tuple[Use, ...]])
-        seen = np.zeros(len(found.entries) // ENTRY.itemsize, ENTERED)
+        seen = np.zeros(len(found.entries) // ENTRY_NBYTES, ENTERED)
         for name in ENTRY.names:
             seen[name] = np.frombuffer(found.entries, ENTRY)[name]
         seen["rank"], seen["host"], seen["unsure"] = np.arange(len(seen)), seen["entered"], -1

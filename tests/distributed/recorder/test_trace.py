@@ -7,7 +7,7 @@ import pytest
 from distributed.recorder import trace_cells as cells
 
 import phalanx as px
-from phalanx.distributed import RECORD
+from phalanx.distributed.recorder import RECORD
 
 WORLDS = {
     "arena": (3, (0, 0, 0), "any"),

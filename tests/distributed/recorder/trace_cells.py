@@ -10,7 +10,7 @@ import numpy as np
 from support.promise import PATIENCE_S
 
 import phalanx as px
-from phalanx.distributed import ControlPage
+from phalanx.distributed.control import ControlPage
 
 
 def since(number: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.distributed import is_cell_file
+from phalanx.distributed.bootstrap.stacks import is_cell_file
 from phalanx.supervisor.health.stacks import _OWN, Frame, Stack, place_of
 
 SITE = "/venv/lib/python3.11/site-packages/"

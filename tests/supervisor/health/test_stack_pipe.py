@@ -13,7 +13,7 @@ import pytest
 from support.promise import PATIENCE_S, within
 from support.waiting import wait_until
 
-from phalanx.distributed import STACK_SIGNAL, STACKS_VARIABLE
+from phalanx.distributed.bootstrap.stacks import STACK_SIGNAL, STACKS_VARIABLE
 from phalanx.supervisor.health import stacks as stacks_module
 from phalanx.supervisor.health.stacks import MAX_NBYTES, StackPipe, parse_dump
 

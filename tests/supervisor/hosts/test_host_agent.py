@@ -8,7 +8,7 @@ import types
 import pytest
 from support.promise import PATIENCE_S
 
-from phalanx.distributed import AbortKind
+from phalanx.distributed.control import AbortKind
 from phalanx.protocol import WorldConfig
 from phalanx.protocol.host import HostBoot, HostPing, StopHost
 from phalanx.supervisor.hosts import addresses

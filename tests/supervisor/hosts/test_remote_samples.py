@@ -11,7 +11,7 @@ import pytest
 from support.hosts.far_hosts import play, until
 from support.ranks.loops import run_jumping
 
-from phalanx.distributed import ENTRY
+from phalanx.distributed.recorder import ENTRY
 from phalanx.protocol import MOST_SPANS, Activity, RankSample, Span
 from phalanx.protocol.host import (
     AskHost,

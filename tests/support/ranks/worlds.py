@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.distributed import RECORD
+from phalanx.distributed.recorder import RECORD
 from phalanx.protocol import HostClock, HostInfo, LinkInfo, Measurement, RankInfo, WorldTopology
 from phalanx.workspace import Trace
 

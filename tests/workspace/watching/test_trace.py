@@ -12,7 +12,7 @@ from support.ranks.cells import BackgroundCell, wait_in
 from support.ranks.tracing import check_trace
 from support.waiting import wait_until
 
-from phalanx.distributed import RECORD
+from phalanx.distributed.recorder import RECORD
 from phalanx.protocol import HostClock, TraceIs
 from phalanx.workspace import say_trace
 from phalanx.workspace.trace import merged

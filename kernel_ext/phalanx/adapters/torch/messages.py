@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.distributed import Group
+from phalanx.distributed.group.group import Group
 from phalanx.errors import CollectiveMismatch, CollectiveTimeout, DistributedError, NotSupported
 
 from .tensors import as_row, check, is_row, view

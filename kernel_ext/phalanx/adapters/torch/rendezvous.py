@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from phalanx.distributed import Group, init, is_supervised
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.bootstrap.supervised import is_supervised
+from phalanx.distributed.group.group import Group
 
 from .entry import BACKEND
 

@@ -17,8 +17,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+import phalanx as px
 from phalanx import _native
-from phalanx import distributed as px
 from phalanx.errors import DistributedError
 from phalanx.protocol import Limit
 

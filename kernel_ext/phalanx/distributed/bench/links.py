@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from phalanx import distributed as px
+import phalanx as px
 from phalanx.protocol import LinkMeasurement
 
 _SMALL = 8  # bytes of a message that measures latency only

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx import distributed as px
+import phalanx as px
 from phalanx.errors import did_you_mean
 
 from ..arrays.checks import like_dtype

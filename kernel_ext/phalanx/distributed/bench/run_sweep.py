@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx import distributed as px
+import phalanx as px
 from phalanx.protocol import Measurement
 
 from ..group.group import algorithms_by_size

@@ -16,10 +16,13 @@ import signal
 import threading
 from pathlib import Path
 
+from phalanx import _native
+
 STACKS_VARIABLE = "PHALANX_STACKS"  # the inherited descriptors: "requests,answers"
 # Real-time signals have no predefined use; C libraries take the first ones. macOS has none: None.
 STACK_SIGNAL: int | None = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 LISTENER = "px-listener"  # the answering thread's name in the Linux kernel
+is_cell_file = _native.is_cell_file
 _MANY = 4096  # requests that came while the lock was held get one answer
 _log = logging.getLogger(__name__)
 

@@ -27,6 +27,7 @@ from phalanx.protocol import (
     SplitFormed,
     Welcome,
 )
+from phalanx.protocol.scripts import RESTART_VARIABLES
 
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
@@ -40,9 +41,6 @@ from .stacks import show_stacks
 from .user_code import UserThreads
 
 CHANNEL_VARIABLE = "PHALANX_CHANNEL"
-# Set for the ranks of a script: how often this rank was started again, and how often ranks of the
-# script may be started again in all.
-RESTART_VARIABLES = ("PHALANX_RESTART_COUNT", "PHALANX_MAX_RESTARTS")
 _log = logging.getLogger(__name__)
 
 

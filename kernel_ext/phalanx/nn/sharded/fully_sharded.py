@@ -18,7 +18,8 @@ import numpy as np
 from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-from phalanx.distributed import all_gather, init, sum_scatter
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.operations.collectives import all_gather, sum_scatter
 from phalanx.errors import NotSupported
 
 from ..gradients import agree, group_of_mlx

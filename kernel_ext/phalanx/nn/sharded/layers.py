@@ -13,7 +13,7 @@ from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.linear import Linear
 from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 
-from phalanx.distributed import init
+from phalanx.distributed.bootstrap.init import init
 
 from ..gradients import sum_gradients
 from .linear import (

@@ -19,7 +19,9 @@ from mlx.nn.layers.linear import Linear
 from mlx.nn.layers.quantized import QuantizedLinear
 from mlx.utils import tree_map_with_path
 
-from phalanx.distributed import Group, all_sum, init
+from phalanx.distributed.bootstrap.init import init
+from phalanx.distributed.group.group import Group
+from phalanx.distributed.operations.collectives import all_sum
 
 from ..gradients import group_of_mlx, sum_gradients
 

@@ -21,7 +21,8 @@ import msgspec
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from phalanx.adapters import mlx
-from phalanx.distributed import count_threads, current_loss, prepare_threads
+from phalanx.distributed.bootstrap.supervised import count_threads, current_loss
+from phalanx.distributed.bootstrap.user_code import prepare_threads
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     ENTRY,

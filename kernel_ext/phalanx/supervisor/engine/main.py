@@ -79,7 +79,7 @@ def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> Non
     from ipyparallel.engine import app
     from traitlets.config import Application
 
-    from phalanx.distributed import supervisor_channel
+    from phalanx.distributed.bootstrap.supervised import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
     from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets, describe_error, in_cell
 

@@ -13,7 +13,12 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from phalanx.distributed import clear_own_frames, is_own_frame, number_lines, without_own_frames
+from phalanx.distributed.bootstrap.user_code import (
+    clear_own_frames,
+    is_own_frame,
+    number_lines,
+    without_own_frames,
+)
 from phalanx.rank import from_cell, name_of, text_of, uninterrupted
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.distributed import LISTENER, STACK_SIGNAL, is_cell_file
+from phalanx.distributed.bootstrap.stacks import LISTENER, STACK_SIGNAL, is_cell_file
 
 from ..processes.system import signal_thread
 

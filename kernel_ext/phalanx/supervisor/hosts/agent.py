@@ -24,7 +24,8 @@ import zmq
 import zmq.asyncio
 
 import phalanx
-from phalanx.distributed import AbortKind, free_port
+from phalanx.distributed.bootstrap.other_libraries import free_port
+from phalanx.distributed.control import AbortKind
 from phalanx.errors import DistributedError
 from phalanx.hosts import interface_addresses
 from phalanx.protocol import Welcome

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import phalanx
-from phalanx.distributed import free_port, master_variables
+from phalanx.distributed.bootstrap.other_libraries import free_port, master_variables
 from phalanx.protocol import (
     Activity,
     BootOptions,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ..root.root import Root
     from .remote_host import RemoteHost
     from .session import HostServer
+
 
 _LIBRARIES = ("numpy", "torch", "mlx")  # of these, versions that differ are named
 

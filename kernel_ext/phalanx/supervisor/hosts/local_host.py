@@ -21,12 +21,8 @@ import msgspec
 
 from phalanx import hosts
 from phalanx.adapters import MLX_LIBRARY_VARIABLE, mlx_library
-from phalanx.distributed import (
-    MASTER_VARIABLES,
-    RESTART_VARIABLES,
-    STACKS_VARIABLE,
-    place_variables,
-)
+from phalanx.distributed.bootstrap.other_libraries import MASTER_VARIABLES, place_variables
+from phalanx.distributed.bootstrap.stacks import STACKS_VARIABLE
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
@@ -63,6 +59,7 @@ from phalanx.protocol.host import (
     ToRankEnvelope,
     Traces,
 )
+from phalanx.protocol.scripts import RESTART_VARIABLES
 
 from ..health.stacks import StackPipe
 from ..processes.child import (

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from phalanx.distributed import ENTRY, TraceSummarizer
+from phalanx.distributed.summaries import ENTRY_NBYTES, TraceSummarizer
 from phalanx.protocol import MOST_SPANS, MOST_USES, RankSample
 from phalanx.protocol.host import HostSamples
 
@@ -105,7 +105,7 @@ def is_sound(samples: HostSamples, ranks: Collection[int], size: int) -> bool:
     return (
         len(set(seen)) == len(seen)
         and set(seen) <= set(ranks)
-        and not any(len(its.entries) % ENTRY.itemsize for its in samples.ranks)
+        and not any(len(its.entries) % ENTRY_NBYTES for its in samples.ranks)
         and all(peer < size for its in samples.ranks for peer in its.wires)
     )
 
@@ -116,10 +116,9 @@ def in_root_time(its: RankSample, offset_ns: int) -> RankSample:
     def moved(ns: int) -> int:
         return min(max(1, ns + offset_ns), LAST_NS) if ns else 0  # 0: no time
 
-    entries = np.frombuffer(its.entries, ENTRY).copy()
-    for name in ("entered", "ended"):
-        times = entries[name].astype(np.int64)
-        entries[name] = np.where(times > 0, np.maximum(1, times + offset_ns), 0).astype(np.uint64)
+    entries = array("Q", its.entries)
+    for place in (2, 3):  # when the rank entered, and when it ended
+        entries[place::4] = array("Q", map(moved, entries[place::4]))
     return msgspec.structs.replace(
         its,
         spans=tuple(

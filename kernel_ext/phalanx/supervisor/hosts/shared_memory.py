@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 
-from phalanx.distributed import (
+from phalanx.distributed.control import (
     ControlPage,
     create_page,
     create_region,

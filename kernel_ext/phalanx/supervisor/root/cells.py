@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.distributed import AbortKind
+from phalanx.distributed.control import AbortKind
 from phalanx.protocol import (
     ENTRY,
     BeginCell,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.distributed import ClockInfo, Lateness, StragglerReport
+from phalanx.distributed.summaries import ClockInfo, Lateness, StragglerReport
 from phalanx.protocol import (
     SHOWS_ERROR,
     RankSample,

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from phalanx.distributed import AbortKind
+from phalanx.distributed.control import AbortKind
 from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor
 from phalanx.protocol.host import FromCommand
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from phalanx.distributed import RESTART_VARIABLES
 from phalanx.protocol.host import (
     CloseInput,
     CommandInput,
@@ -22,6 +21,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.os_text import os_bytes
 from phalanx.protocol.scripts import (
+    RESTART_VARIABLES,
     FromScriptRoot,
     InputCut,
     InputTaken,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Sequence
 
 import phalanx
-from phalanx.distributed import culprit_rank
+from phalanx.distributed.control import culprit_rank
 from phalanx.protocol import (
     USER_SIGNALS,
     EpochAborted,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import secrets
 
 import phalanx
-from phalanx.distributed import MASTER_VARIABLES, AbortKind, culprit_rank
+from phalanx.distributed.bootstrap.other_libraries import MASTER_VARIABLES
+from phalanx.distributed.control import AbortKind, culprit_rank
 from phalanx.protocol import (
     BootOptions,
     EpochAborted,
