@@ -306,7 +306,7 @@ _CELL: Options = {
 
 
 def _add(group: argparse._ActionsContainer, options: Options) -> None:
-    """Add options; the values of an option are checked where it is used if they only complete it."""
+    """Add options; ``completed`` are values that are checked where they are used."""
     for names, its in options.items():
         action = group.add_argument(*names, **{k: its[k] for k in its if k != "completed"})
         action.completed = its.get("completed", action.choices)  # type: ignore[attr-defined]

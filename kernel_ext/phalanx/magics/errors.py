@@ -1,4 +1,4 @@
-"""Show errors of cells without our own frames, and debug them on the ranks."""
+"""Show errors of cells without our own frames, and debug them."""
 
 from __future__ import annotations
 

@@ -414,9 +414,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         debug_ranks(workspace, self._chosen(options, workspace), self._view(workspace))
 
     def _open_debugger(self, here: Callable[..., None], force: bool = False) -> None:
-        """Debug a cell that failed on ranks there, where the user's frames are.
+        """Debug a cell that failed on ranks there.
 
-        Under `%pdb` this runs while the error is shown, and must not fail.
+        This process has only our frames of such an error. Under `%pdb` this runs while the error is shown, and must not fail.
         """
         error, workspace = getattr(sys, "last_value", None), self._workspace
         if not (isinstance(error, CellError) and (force or self.shell.call_pdb)):

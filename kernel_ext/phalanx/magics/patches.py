@@ -15,7 +15,7 @@ class Patches(ExitStack):
         self.callback(values.remove, value)
 
     def replace(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        """Replace a method by ours, which gets the replaced method as its first argument.
+        """Replace a method; ours gets the replaced method as its first argument.
 
         A method that somebody else has installed since stays.
         """

@@ -134,9 +134,9 @@ class CellStatusReply(Message, frozen=True):
 
 
 class GetOutput(Message, frozen=True):
-    """Client to root, root to host: ask for a rank's output from byte ``since`` on.
+    """Client to root, root to host: ask for a rank's output.
 
-    The answer has the end of the text: at most ``max_lines`` lines (0: any number) and 1 MiB.
+    The output begins at byte ``since``. The answer has the end of the text: at most ``max_lines`` lines (0: any number) and 1 MiB.
     """
 
     rank: Rank
@@ -212,18 +212,18 @@ class Hello(Message, frozen=True):
 
 
 class BeginCell(Message, frozen=True):
-    """Client: ask to run a cell on these ranks; ``title`` is the first line of its code."""
+    """Client: ask to run a cell on these ranks."""
 
     cell: str
     ranks: tuple[int, ...]
-    title: str = ""
+    title: str = ""  # first line of its code
 
 
 class CancelCell(Message, frozen=True):
-    """Client: the announced cell was not sent to these ranks; none named: to no rank."""
+    """Client: the announced cell was not sent to these ranks."""
 
     cell: str
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # none named: to no rank
 
 
 class OrderRanks(Message, frozen=True):
@@ -238,10 +238,10 @@ class GetTopology(Message, frozen=True):
 
 
 class GetStacks(Message, frozen=True):
-    """Client: ask for the stacks of these ranks; ``is_twice``: find those that do not move."""
+    """Client: ask for the stacks of these ranks."""
 
     ranks: tuple[int, ...]
-    is_twice: bool = False
+    is_twice: bool = False  # look a second time, to tell the ranks that do not move
 
 
 class GetTrace(Message, frozen=True):
@@ -261,7 +261,7 @@ class Restart(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """Client: end all ranks and the root in the grace time; a second `Stop` kills the ranks."""
+    """Client: end all ranks and the root; a second `Stop` kills ranks."""
 
 
 class Booted(Message, frozen=True):

@@ -66,7 +66,7 @@ class RunCommand(Message, frozen=True):
 
 
 class CommandInput(Message, frozen=True):
-    """Launcher to root, root to host: input for all ranks; empty: end of input."""
+    """Launcher to root to host: input for all ranks; empty: its end."""
 
     data: bytes
 
@@ -78,7 +78,7 @@ class CloseInput(Message, frozen=True):
 
 
 class OutputDone(Message, frozen=True):
-    """Launcher to root, root to host: output of this cost has been written out."""
+    """Launcher to root to host: output of this cost was written out."""
 
     rank: Rank
     stream: Stream

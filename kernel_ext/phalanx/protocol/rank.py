@@ -28,7 +28,7 @@ DebuggerMessage = Annotated[bytes, msgspec.Meta(max_length=MOST_DAP_NBYTES)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Base of the messages between processes; on the wire each has the name of its class."""
+    """Base of the messages between processes; its tag is the class name."""
 
 
 class Register(Message, frozen=True):
@@ -463,7 +463,7 @@ ToRank = RankAnswer | RankOrder
 
 
 class CopyNames(Message, frozen=True):
-    """Copy the names of rank ``source`` to ``ranks``, all of which get this task."""
+    """Copy the names of rank ``source`` to ``ranks``; all get this."""
 
     source: int
     ranks: tuple[int, ...]

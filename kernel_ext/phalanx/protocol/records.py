@@ -165,9 +165,9 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WatchSamples(Message, frozen=True):
-    """Client: send `Samples` for ``seconds`` from now (0: stop); repeated while it watches."""
+    """Client: send `Samples` for ``seconds`` from now; repeated meanwhile."""
 
-    seconds: float
+    seconds: float  # 0: stop
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -233,13 +233,13 @@ class RankSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class CellTime(msgspec.Struct, frozen=True, array_like=True):
-    """A cell that runs or has just ended; ``title`` is the first line of its code."""
+    """A cell that runs or has just ended."""
 
     cell: str
     begun_ns: int
     ranks: tuple[int, ...]
     ended_ns: dict[int, int]  # by rank
-    title: str = ""
+    title: str = ""  # first line of its code
 
 
 class LateRank(msgspec.Struct, frozen=True, array_like=True):

@@ -72,7 +72,7 @@ class InputTaken(Message, frozen=True):
 
 
 class InputCut(Message, frozen=True):
-    """Root: a rank gets no more input, as it is ``nbytes`` behind the fastest reader."""
+    """Root: end a rank's input, ``nbytes`` behind the fastest reader."""
 
     rank: int
     nbytes: int
