@@ -14,6 +14,7 @@ from support.ranks.loops import JumpingLoop
 
 import phalanx
 from phalanx.protocol import (
+    AskRoot,
     BeginCell,
     BootOptions,
     CancelCell,
@@ -62,14 +63,14 @@ def told_by(root, story, *, is_up=True):
 
 
 def answer_to(told, number):
-    return next(said for said in told if said.get("id") == number)
+    return next(said["answer"] for said in told if said.get("id") == number)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        b"\x82\xa4type\xacget_topology\xa2id\xa1\xff",  # a text that is no UTF-8
-        b"\x81\xa4type\xa4stop",
+        b"\x82\xa4type\xa3Ask\xa2id\xa1\xff",  # a text that is no UTF-8
+        b"\x81\xa4type\xa3Ask",
         b"",
     ],
 )
@@ -82,22 +83,22 @@ def test_what_is_no_message_of_ours_ends_no_workspace(body):
 
 def test_a_cell_for_a_rank_that_is_not_there_is_refused():
     async def story(play):
-        play.says(BeginCell(5, "a", (0, 9)))
+        play.says(AskRoot(5, BeginCell("a", (0, 9))))
         await asyncio.sleep(1)
         play.says(CancelCell("a", (9, -1)))
-        play.says(BeginCell(6, "b", (0, 1)))
+        play.says(AskRoot(6, BeginCell("b", (0, 1))))
         await asyncio.sleep(1)
         for actor in actors.values():
             actor.say(pack_frame(Entered(1)))
 
     told = told_by(workspace, story)
     assert answer_to(told, 5)["message"] == "there is no rank 9"
-    assert answer_to(told, 6)["type"] == "cell_allowed"
+    assert answer_to(told, 6)["type"] == "CellAllowed"
 
 
 def test_stacks_of_ranks_that_are_not_there_are_left_out():
     async def story(play):
-        play.says(GetStacks(5, (1, 9, -1, 1)))
+        play.says(AskRoot(5, GetStacks((1, 9, -1, 1))))
 
     assert list(answer_to(told_by(workspace, story), 5)["stacks"]) == [1]
 
@@ -114,10 +115,10 @@ def test_a_rank_that_says_what_cannot_be_is_ended_and_named(message):
     async def story(play):
         actors[1].say(pack_frame(message))
         await asyncio.sleep(1)
-        play.says(GetStacks(5, (0, 1)))
+        play.says(AskRoot(5, GetStacks((0, 1))))
 
     told = told_by(workspace, story)
-    (lost,) = [said for said in told if said["type"] == "rank_lost"]
+    (lost,) = [said for said in told if said["type"] == "RankLost"]
     assert lost["rank"] == 1
     assert "cannot understand" in lost["reason"]
     assert "dead" in answer_to(told, 5)["stacks"][1]["note"]
@@ -131,7 +132,7 @@ def test_a_rank_that_dies_as_it_says_that_it_is_ready_is_told_of():
         actors[1]._forget_child(0)
 
     told = told_by(workspace, story, is_up=False)
-    assert [said["rank"] for said in told if said["type"] == "rank_lost"] == [1]
+    assert [said["rank"] for said in told if said["type"] == "RankLost"] == [1]
 
 
 def test_a_rank_that_takes_no_answers_holds_nobody_up():
@@ -139,12 +140,12 @@ def test_a_rank_that_takes_no_answers_holds_nobody_up():
         for _ in range(200):
             actors[1].say(pack_frame(Join(1, 1, phalanx.__version__)) * 50)
             await asyncio.sleep(0.01)
-        play.says(GetTopology(7))
+        play.says(AskRoot(7, GetTopology()))
 
     told = told_by(workspace, story)
-    (lost,) = [said for said in told if said["type"] == "rank_lost"]
+    (lost,) = [said for said in told if said["type"] == "RankLost"]
     assert (lost["rank"], lost["reason"]) == (1, "did not take what its supervisor answered")
-    assert answer_to(told, 7)["type"] == "topology_is"
+    assert answer_to(told, 7)["type"] == "TopologyIs"
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -152,7 +153,7 @@ def test_a_frozen_rank_ends_the_epoch_only_if_others_may_wait_for_it(size):
     options, found = BootOptions(WorldConfig("frozen", size), 600.0, "/"), []
 
     async def story(play):
-        play.says(BeginCell(3, "a", tuple(range(size))))
+        play.says(AskRoot(3, BeginCell("a", tuple(range(size)))))
         await asyncio.sleep(0.1)
         play.root.on_frozen(0, "has been stopped")
         found.append(play.root._host.abort_reason(1))

@@ -71,7 +71,7 @@ class Notebooks:
         """Wait until the ranks are in these states, also while no process owns them."""
 
         def found() -> tuple[str, ...]:
-            topology = ask_root("ours", GetTopology(1)).topology
+            topology = ask_root("ours", GetTopology()).topology
             return tuple(rank.state for rank in topology.ranks)
 
         with self.folder():

@@ -17,7 +17,14 @@ import msgspec
 import pytest
 from support.promise import PATIENCE_S
 
-from phalanx.protocol import FromRoot, ToRoot, WatchSamples, pack_frame, read_frame
+from phalanx.protocol import (
+    AskRoot,
+    RootAnswered,
+    RootRequest,
+    WatchSamples,
+    pack_frame,
+    read_frame,
+)
 from phalanx.supervisor import find_root
 from phalanx.supervisor.hosts.agent import HostAgent
 from phalanx.workspace import Workspace
@@ -63,14 +70,14 @@ def replace_step(
     patch.setattr(owner, name, make(getattr(owner, name)))
 
 
-def ask_root(name: str, question: ToRoot) -> Any:
-    """Ask the root of a workspace without owning it, and return its answer."""
+def ask_root(name: str, question: RootRequest) -> Any:
+    """AskRoot the root of a workspace without owning it, and return its answer."""
     root = find_root(name)
     assert root is not None, f"there is no workspace {name}"
     try:
         root.sock.settimeout(PATIENCE_S)
-        root.sock.sendall(pack_frame(question))
-        return msgspec.msgpack.decode(read_frame(root.sock), type=FromRoot)
+        root.sock.sendall(pack_frame(AskRoot(1, question)))
+        return msgspec.msgpack.decode(read_frame(root.sock), type=RootAnswered).answer
     finally:
         root.abandon()
 

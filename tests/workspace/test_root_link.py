@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.promise import PATIENCE_S
 
-from phalanx.protocol import FromRoot, GetOutput, Notice, pack_frame, read_frame
+from phalanx.protocol import AskRoot, FromRoot, GetOutput, Notice, pack_frame, read_frame
 from phalanx.workspace.connection.transport import RootLink, SocketThread
 
 LARGE = "x" * (8 << 20)
@@ -44,12 +44,12 @@ def test_large_messages_pass_both_ways_at_once(link):
 def test_a_root_that_does_not_read_holds_nobody_up(link):
     ours, came, theirs = link
     for number in range(4):
-        ours.send(GetOutput(number, 0))
+        ours.send(AskRoot(number, GetOutput(0)))
         ours.send(Notice(LARGE))
     theirs.sendall(pack_frame(Notice("news")))
     assert came.get(timeout=PATIENCE_S) == Notice("news")
     for number in range(4):
-        assert msgspec.msgpack.decode(read_frame(theirs), type=GetOutput).id == number
+        assert msgspec.msgpack.decode(read_frame(theirs), type=AskRoot).id == number
         read_frame(theirs)
 
 
@@ -67,9 +67,9 @@ def test_the_end_comes_after_the_last_message_and_once(link):
 
 def test_a_root_reads_all_that_was_sent_before_the_finish(link):
     ours, _, theirs = link
-    ours.send(GetOutput(1, 0))
+    ours.send(AskRoot(1, GetOutput(0)))
     ours.finish()
-    assert msgspec.msgpack.decode(read_frame(theirs), type=GetOutput).id == 1
+    assert msgspec.msgpack.decode(read_frame(theirs), type=AskRoot).id == 1
     assert theirs.recv(1) == b""
 
 

@@ -189,36 +189,26 @@ def job_hosts(launcher: str, environ: Mapping[str, str], *, with_slots: bool = T
     return Hostfile(hosts, source=f"{its.title}'s job {environ.get(its.job, '').partition('.')[0]}")
 
 
-class Recognised(NamedTuple):
-    """Launcher for this process's job, and a note for the user."""
-
-    launcher: str | None
-    note: str = ""
-
-
-def recognised(environ: Mapping[str, str], n: int | None) -> Recognised:
+def recognised(environ: Mapping[str, str], n: int | None) -> tuple[str | None, str]:
     """Decide whether a start without named hosts uses the job's hosts.
 
-    ``n`` is the number of ranks that the user gave. A job of one host changes nothing. If only the
+    Returns the launcher of this process's job, and a note for the user. ``n`` is the number of ranks that the user gave. A job of one host changes nothing. If only the
     number of ranks is given, it is unclear which hosts are meant: ranks start on this machine.
     """
     kind = found_job(environ)
-    if not kind:
-        return Recognised(None)
     launcher = _SLURM if kind == _SLURM else "ssh"
     try:
         found = job_hosts(launcher, environ)
-    except ValueError:  # the variables are of a job that is over, or of another machine
-        return Recognised(None)
+    except ValueError:  # no job, or the variables are of one that is over, or of another machine
+        return None, ""
     if len(found.hosts) < 2:
-        return Recognised(None)
+        return None, ""
     if n is not None:
-        return Recognised(
-            None,
+        return None, (
             f"{found.source} has {len(found.hosts)} hosts; -n {n} alone starts ranks on this one: "
-            f"--launcher {launcher} starts {n} on each",
+            f"--launcher {launcher} starts {n} on each"
         )
     names = ", ".join(host.ssh for host in found.hosts[:8])
     more = f" and {len(found.hosts) - 8} more" if len(found.hosts) > 8 else ""
     text = f"{found.source}: ranks start on its hosts, {names}{more} (--hosts localhost: only here)"
-    return Recognised(launcher, text)
+    return launcher, text

@@ -225,9 +225,8 @@ def recognise_job(options: argparse.Namespace, n: int | None) -> str:
     said = (options.hosts, options.hostfile, options.launcher, options.nodes)
     if any(value is not None for value in said):
         return ""
-    found = recognised(os.environ, n)
-    options.launcher = found.launcher
-    return found.note
+    options.launcher, note = recognised(os.environ, n)
+    return note
 
 
 def launcher_lines() -> str:

@@ -15,8 +15,9 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from phalanx.errors import did_you_mean
 from phalanx.protocol import MOST_RANKS, HostPlan
@@ -87,14 +88,14 @@ def resolve(
         if not rest:
             msg = "-m needs the name of a module"
             raise ValueError(msg)
-        return [_program(python, cwd, path), *command]
-    if first.endswith((".py", ".pyz")):
+    elif first.endswith((".py", ".pyz")):
         script = cwd / first
         if is_checked and not script.is_file():
-            msg = f"there is no script '{script if first != str(script) else first}'"
+            msg = f"there is no script '{script}'"
             raise ValueError(msg)
-        return [_program(python, cwd, path), *command]
-    return [_program(first, cwd, path), *rest]
+    else:
+        return [_program(first, cwd, path), *rest]
+    return [_program(python, cwd, path), *command]
 
 
 def _program(name: str, cwd: Path, path: str | None) -> str:
@@ -114,16 +115,6 @@ def _program(name: str, cwd: Path, path: str | None) -> str:
         msg = f"there is no program '{name}' on the PATH{hint}"
         raise ValueError(msg)
     return found
-
-
-@dataclass
-class _Planned:
-    """A host while its hostfile entries are merged."""
-
-    host: Host
-    is_local: bool
-    ranks: int = 0
-    addresses: dict[str, None] = field(default_factory=dict)
 
 
 def plan(
@@ -149,29 +140,26 @@ def plan(
     """
     _check_counts(hostfile, n)
     here = set(local_hosts(hostfile.hosts) if local is None else local)
-    planned: dict[tuple[str, int] | None, _Planned] = {}
+    planned: dict[tuple[str, int] | None, HostPlan] = {}
     for host in hostfile.hosts:
         ranks = n if n is not None else 1 if host.slots < 0 else host.slots
         if not ranks:
             continue
         key = None if host in here else (host.ssh, host.port)
-        entry = planned.setdefault(key, _Planned(host, host in here))
-        entry.ranks += ranks
-        entry.addresses.update(dict.fromkeys(host.ips))
+        its = planned.get(key) or HostPlan(host.ssh, 0, (), host.port, is_local=host in here)
+        ips = tuple(dict.fromkeys((*its.addresses, *host.ips)))
+        planned[key] = msgspec.structs.replace(its, ranks=its.ranks + ranks, addresses=ips)
     if not planned:
         raise HostfileError(hostfile.source, [Fault(0, "", "slots=0 leaves out every host")])
-    if sum(entry.ranks for entry in planned.values()) > MOST_RANKS:
+    if sum(its.ranks for its in planned.values()) > MOST_RANKS:
         raise HostfileError(hostfile.source, [Fault(0, "", f"more than {MOST_RANKS} ranks")])
-    has_far = any(not entry.is_local for entry in planned.values())
+    if set(planned) <= {None}:
+        return tuple(planned.values())
     return tuple(
-        HostPlan(
-            entry.host.ssh,
-            entry.ranks,
-            tuple(ip for ip in entry.addresses if not (has_far and _is_loopback(ip))),
-            entry.host.port,
-            entry.is_local,
+        msgspec.structs.replace(
+            its, addresses=tuple(ip for ip in its.addresses if not _is_loopback(ip))
         )
-        for entry in planned.values()
+        for its in planned.values()
     )
 
 
@@ -212,21 +200,18 @@ def local_hosts(hosts: Iterable[Host]) -> set[Host]:
     own = {text for texts in own_addresses().values() for text in texts}
     name = socket.gethostname().lower()
     names = {"localhost", "localhost.localdomain", "ip6-localhost", name, name.partition(".")[0]}
-    found, asked = set(), {}
-    for host in entries:
-        word = bare_name(host.ssh).lower()
-        if is_address(word):
-            is_here = _is_own(word, own)
-        else:
-            is_here = word in names
-            if not is_here:
-                asked[host] = word
-        found |= {host} if is_here else set()
-    resolved = _resolve(set(asked.values()))
-    return found | {
+    words = {host: bare_name(host.ssh).lower() for host in entries}
+    unknown = {word for word in words.values() if word not in names and not is_address(word)}
+    # By word: its addresses; the machine's own names need none.
+    known = {word: {word} for word in words.values() if is_address(word)} | _resolve(unknown)
+
+    def is_own(text: str) -> bool:
+        return _is_loopback(text) or text in own
+
+    return {
         host
-        for host, word in asked.items()
-        if resolved.get(word) and all(_is_own(text, own) for text in resolved[word])
+        for host, word in words.items()
+        if word in names or (known.get(word) and all(map(is_own, known[word])))
     }
 
 
@@ -238,10 +223,6 @@ def _is_own_user(ssh: str) -> bool:
         return user == getpass.getuser()
     except (KeyError, OSError):  # the user id has no name
         return False
-
-
-def _is_own(text: str, own: Collection[str]) -> bool:
-    return _is_loopback(text) or text in own
 
 
 def _resolve(names: Collection[str]) -> dict[str, set[str]]:

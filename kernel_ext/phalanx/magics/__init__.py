@@ -8,7 +8,6 @@ from __future__ import annotations
 from traceback import walk_stack
 from typing import Any
 
-from .errors import leave_errors, show_errors
 from .magics import DistributedMagics
 
 __all__ = ["DistributedMagics", "load_ipython_extension", "unload_ipython_extension"]
@@ -24,7 +23,6 @@ def load_ipython_extension(shell: Any) -> None:
     magics = registry.get(DistributedMagics.__name__) or DistributedMagics(shell)
     shell.register_magics(magics)
     magics.open()
-    show_errors(shell)
     if not _is_reloading():
         magics.suggest_start()
 
@@ -39,7 +37,6 @@ def unload_ipython_extension(shell: Any) -> None:
     if magics is None:
         return
     magics.close()
-    leave_errors(shell)
     for kind in ("line", "cell"):
         for name in ("distributed", "rank", "autodistributed", "local"):
             shell.magics_manager.magics[kind].pop(name, None)

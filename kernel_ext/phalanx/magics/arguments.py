@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from IPython.core.error import UsageError
+
 from phalanx import widgets
 from phalanx.distributed.bench import DTYPES, OPERATIONS
 from phalanx.errors import did_you_mean
@@ -33,19 +35,7 @@ from phalanx.workspace import MAX_LINES, resolve_placement
 # on two slow cores. The paths of 60,000 ranks would kill this kernel, and its variables with it.
 MOST_DRAWN = 1024
 
-_PREFIX = "phalanx config: "
-
-
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    plan = parser.add_argument_group("a plan, on which nothing is started")
-    add = plan.add_argument
-    add("--hosts", metavar="A,B", help="draw what a start on these hosts would make")
-    add("--hostfile", metavar="FILE", help="the same from a file of MLX's, Open MPI's or MPICH's")
-    add(
-        "-n",
-        type=count_of("the number of ranks"),
-        help="ranks per host (default: the hostfile's slots, else 1)",
-    )
+Options = dict[tuple[str, ...], dict[str, Any]]  # arguments of `add_argument`, by names
 
 
 def planned_world(options: Any) -> WorldTopology | None:
@@ -75,56 +65,6 @@ def planned_world(options: Any) -> WorldTopology | None:
     return widgets.planned(plan.hosts, name=name)
 
 
-def add_start_arguments(start: argparse.ArgumentParser) -> None:
-    start.epilog = launcher_lines()
-    start.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = start.add_argument
-    add(
-        "--linger",
-        type=seconds,
-        default=600.0,
-        metavar="S",
-        help="seconds that the ranks outlive a restart, crash or kill of this kernel: so long attach "
-        "finds them (default 600)",
-    )
-    add("--name", help="what to call them, for attach (default: by the process)")
-    add(
-        "--detach",
-        action="store_true",
-        help="the ranks outlive an orderly end, too, by --linger: a kernel's shutdown, a terminal's exit",
-    )
-    add(
-        "--heartbeat-timeout",
-        "--silence",
-        type=seconds,
-        default=5.0,
-        metavar="S",
-        help="seconds after which a frozen rank is named and the others are freed (default 5)",
-    )
-    add(
-        "--transport",
-        choices=["any", "tcp"],
-        help="tcp: do not share memory between the ranks of this machine (default: "
-        "PHALANX_TRANSPORT, else any)",
-    )
-    add(
-        "--grace",
-        type=seconds,
-        default=GRACE_S,
-        metavar="S",
-        help="seconds that the ranks have to end (finally, atexit) at a stop, or at a restart --force, "
-        f"before they are killed (default {GRACE_S:g})",
-    )
-    add(
-        "--auto-restart",
-        action="store_true",
-        help="replace a rank that dies at once, and say so",
-    )
-    hosts = start.add_argument_group("where the ranks run")
-    text = "number of ranks (default 4), or of ranks on each host (default: its slots, else 1)"
-    add_host_arguments(hosts.add_argument, helps={"-n": text})
-
-
 def start_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `Workspace.start`.
 
@@ -139,10 +79,6 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
     return {**host_options(options), **{name: getattr(options, name) for name in names}}
 
 
-class UsageMistake(Exception):
-    """A mistake in the user's words; the text says a remedy."""
-
-
 class HelpShown(Exception):
     """Raised after ``--help`` was printed."""
 
@@ -154,9 +90,9 @@ class _MagicParser(argparse.ArgumentParser):
     """
 
     def error(self, message: str) -> NoReturn:
-        """Raise `UsageMistake` instead of exiting."""
+        """Raise `UsageError` instead of exiting."""
         msg = f"{message}; see {self.prog} --help"
-        raise UsageMistake(msg)
+        raise UsageError(msg)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -167,7 +103,7 @@ class _MagicParser(argparse.ArgumentParser):
         """
         try:
             known, rest = super().parse_known_args(args, namespace)
-        except UsageMistake:
+        except UsageError:
             if not subcommands(self):  # an action's parser has already checked its words
                 self._refuse_option(args or ())
             raise
@@ -185,7 +121,7 @@ class _MagicParser(argparse.ArgumentParser):
             name, known = word.partition("=")[0], self._option_string_actions
             if re.match("--?[a-z]", name) and not any(one.startswith(name) for one in known):
                 msg = f"{self.prog} has no {name}; {did_you_mean(name, known)}"
-                raise UsageMistake(msg)
+                raise UsageError(msg)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -204,12 +140,176 @@ def _rank(text: str) -> int:
     return int(text)
 
 
-def _completed(action: argparse.Action, words: Iterable[str]) -> None:
-    """Set the values that complete an option.
+def _flag(text: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": text}
 
-    The values are checked where the option is used.
-    """
-    action.completed = tuple(words)  # type: ignore[attr-defined]
+
+def _ranks(default: str) -> Options:
+    text = f"like 2, 0,2-3 or ::2 (default: {default})"
+    return {("ranks",): {"metavar": "RANKS", "nargs": "?", "help": text}}
+
+
+_START: Options = {
+    ("--linger",): {
+        "type": seconds, "default": 600.0, "metavar": "S",
+        "help": "seconds that the ranks outlive a restart, crash or kill of this kernel: so long "
+        "attach finds them (default 600)",
+    },
+    ("--name",): {"help": "what to call them, for attach (default: by the process)"},
+    ("--detach",): _flag(
+        "the ranks outlive an orderly end, too, by --linger: a kernel's shutdown, a "
+        "terminal's exit"
+    ),
+    ("--heartbeat-timeout", "--silence"): {
+        "type": seconds, "default": 5.0, "metavar": "S",
+        "help": "seconds after which a frozen rank is named and the others are freed (default 5)",
+    },
+    ("--transport",): {
+        "choices": ["any", "tcp"],
+        "help": "tcp: do not share memory between the ranks of this machine (default: "
+        "PHALANX_TRANSPORT, else any)",
+    },
+    ("--grace",): {
+        "type": seconds, "default": GRACE_S, "metavar": "S",
+        "help": "seconds that the ranks have to end (finally, atexit) at a stop, or at a restart "
+        f"--force, before they are killed (default {GRACE_S:g})",
+    },
+    ("--auto-restart",): _flag("replace a rank that dies at once, and say so"),
+}  # fmt: skip
+_N_RANKS = "number of ranks (default 4), or of ranks on each host (default: its slots, else 1)"
+_PLAN: Options = {
+    ("--hosts",): {"metavar": "A,B", "help": "draw what a start on these hosts would make"},
+    ("--hostfile",): {
+        "metavar": "FILE", "help": "the same from a file of MLX's, Open MPI's or MPICH's",
+    },
+    ("-n",): {
+        "type": count_of("the number of ranks"),
+        "help": "ranks per host (default: the hostfile's slots, else 1)",
+    },
+}  # fmt: skip
+# By name: the help text, and the options besides those of hosts (start) and of a plan (topology).
+_ACTIONS: dict[str, tuple[str, Options]] = {
+    "start": ("Start ranks on this machine, or on several hosts.", _START),
+    "status": ("Show the ranks and what they do, as text.", {}),
+    "topology": (
+        "Show hosts, ranks and the paths between them, live; or those of a hostfile.",
+        {("--still",): _flag("a picture as of now, no widget")},
+    ),
+    "monitor": (
+        "Show what each rank does and who holds the others up, over time, live.",
+        {("--still",): _flag("a picture of the last 10 s, no widget")},
+    ),
+    "bandwidth": (
+        "Measure the bandwidth of an operation by size, live.",
+        {
+            ("--op",): {
+                "default": "all_sum", "completed": OPERATIONS,
+                "help": "the operation, like all_gather (default all_sum)",
+            },
+            ("-b", "--begin"): {
+                "default": "8", "metavar": "SIZE", "help": "first size, like 8, 1K or 64M bytes (8)",
+            },
+            ("-e", "--end"): {"default": "16M", "metavar": "SIZE", "help": "last size (16M)"},
+            ("-f", "--factor"): {
+                "type": int, "default": 4, "metavar": "K",
+                "help": "each size is K times the one before (4)",
+            },
+            ("--dtype",): {
+                "default": "float32", "completed": DTYPES, "help": "of the elements (float32)",
+            },
+            ("--iters",): {"type": int, "default": 20, "help": "timed calls per size (20)"},
+            ("--wait",): _flag("wait for a cell that runs (default: say which, and end)"),
+            ("--still",): _flag("rows and a picture, no widget"),
+            ("--save",): {
+                "metavar": "FILE", "help": "also write it to a file: .csv, .json or .svg",
+            },
+        },
+    ),
+    "output": ("Show all that ranks have printed (the last MiB of each).", _ranks("all")),
+    "stacks": ("Show where the ranks' Python code is, whatever it does.", _ranks("all")),
+    "trace": (
+        "Write what the ranks did last, for https://ui.perfetto.dev or chrome://tracing.",
+        {
+            ("file",): {
+                "metavar": "FILE", "nargs": "?", "default": "trace.json",
+                "help": "where (default trace.json)",
+            },
+        },
+    ),
+    "debug": (
+        "Open a debugger on the last error of a rank (or of several).",
+        _ranks("those that failed in the last cell"),
+    ),
+    "restart": (
+        "Put new processes in the place of ranks that are dead.",
+        {
+            **_ranks("those that are dead"),
+            ("--all",): _flag("all ranks"),
+            ("--force",): _flag(
+                "also ranks that live: their cell is interrupted, and they have start's "
+                "--grace to end; their variables are lost"
+            ),
+            ("--from",): {
+                "type": _rank, "dest": "copy_from", "metavar": "R",
+                "help": "copy what rank R has to the new ranks, and say what could not be copied",
+            },
+            ("--init",): {
+                "action": argparse.BooleanOptionalAction, "default": True,
+                "help": "run the cells of %%%%distributed --every-start on the new ranks "
+                "(default: yes)",
+            },
+        },
+    ),
+    "interrupt": (
+        "Stop the cell that runs (from another thread), or a callback of a widget.", {},
+    ),
+    "attach": (
+        "Come back to ranks that run, and to the cell they run.",
+        {
+            ("name",): {
+                "metavar": "NAME", "nargs": "?",
+                "help": "which, as list shows it (may be left out where one is free)",
+            },
+            ("--take",): _flag("take them from another notebook, which shows a notice"),
+        },
+    ),
+    "detach": ("Let the ranks go on without this notebook, for attach.", {}),
+    "list": ("Show the ranks that run on this machine, by name.", {}),
+    "config": ("Find out how hosts are joined, and write their hostfile: config --help.", {}),
+    "stop": ("End all ranks.", {}),
+}  # fmt: skip
+_STOP = (
+    "End all ranks. A running cell is interrupted (finally), then atexit runs, all within the "
+    "--grace of start; who has not ended by then is killed and named. The stop button, or "
+    "another stop, kills them at once."
+)
+_CELL: Options = {
+    ("--ranks",): {"metavar": "RANKS", "help": "where to run, like 0,2-3 or ::2 (default: all)"},
+    ("--timeout",): {"type": seconds, "metavar": "S", "help": "stop the ranks after S seconds"},
+    ("--label",): {
+        "choices": ["rank", "host", "none"], "default": "rank",
+        "help": "what stands before each line: [0-1], [alpha 0-1] with its host, nothing",
+    },
+    ("--view",): {
+        "choices": ["list", "tabs"], "default": "list",
+        "help": "how ranks' output is shown: one below the other, or a tab for each rank",
+    },
+    ("--max-lines",): {
+        "type": count_of("the number of lines"), "default": MAX_LINES, "metavar": "N",
+        "help": "lines to show; the rest is kept for %%distributed output "
+        f"(default {MAX_LINES})",
+    },
+    ("--every-start",): _flag(
+        "keep this cell: a rank that is replaced runs it again, alone, before any other"
+    ),
+}  # fmt: skip
+
+
+def _add(group: argparse._ActionsContainer, options: Options) -> None:
+    """Add options; ``completed`` are values that are checked where they are used."""
+    for names, its in options.items():
+        action = group.add_argument(*names, **{k: its[k] for k in its if k != "completed"})
+        action.completed = its.get("completed", action.choices)  # type: ignore[attr-defined]
 
 
 def line_parser() -> argparse.ArgumentParser:
@@ -219,125 +319,18 @@ def line_parser() -> argparse.ArgumentParser:
         "Without a word it is status.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=_MagicParser)
-
-    def action(name: str, help_text: str) -> argparse.ArgumentParser:
-        return actions.add_parser(name, help=help_text, description=help_text)
-
-    start = action("start", "Start ranks on this machine, or on several hosts.")
-    add_start_arguments(start)
-    action("status", "Show the ranks and what they do, as text.")
-    topology = action(
-        "topology", "Show hosts, ranks and the paths between them, live; or those of a hostfile."
-    )
-    topology.add_argument("--still", action="store_true", help="a picture as of now, no widget")
-    add_plan_arguments(topology)
-    monitor = action(
-        "monitor", "Show what each rank does and who holds the others up, over time, live."
-    )
-    monitor.add_argument(
-        "--still", action="store_true", help="a picture of the last 10 s, no widget"
-    )
-    bandwidth = action("bandwidth", "Measure the bandwidth of an operation by size, live.")
-    _completed(
-        bandwidth.add_argument(
-            "--op", default="all_sum", help="the operation, like all_gather (default all_sum)"
-        ),
-        OPERATIONS,
-    )
-    bandwidth.add_argument(
-        "-b", "--begin", default="8", metavar="SIZE", help="first size, like 8, 1K or 64M bytes (8)"
-    )
-    bandwidth.add_argument("-e", "--end", default="16M", metavar="SIZE", help="last size (16M)")
-    bandwidth.add_argument(
-        "-f",
-        "--factor",
-        type=int,
-        default=4,
-        metavar="K",
-        help="each size is K times the one before (4)",
-    )
-    _completed(
-        bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)"),
-        DTYPES,
-    )
-    bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
-    bandwidth.add_argument(
-        "--wait",
-        action="store_true",
-        help="wait for a cell that runs (default: say which, and end)",
-    )
-    bandwidth.add_argument("--still", action="store_true", help="rows and a picture, no widget")
-    bandwidth.add_argument(
-        "--save", metavar="FILE", help="also write it to a file: .csv, .json or .svg"
-    )
-    output = action("output", "Show all that ranks have printed (the last MiB of each).")
-    output.add_argument(
-        "ranks", metavar="RANKS", nargs="?", help="like 2, 0,2-3 or ::2 (default: all)"
-    )
-    stacks = action("stacks", "Show where the ranks' Python code is, whatever it does.")
-    stacks.add_argument(
-        "ranks", metavar="RANKS", nargs="?", help="like 2, 0,2-3 or ::2 (default: all)"
-    )
-    trace = action(
-        "trace", "Write what the ranks did last, for https://ui.perfetto.dev or chrome://tracing."
-    )
-    trace.add_argument(
-        "file", metavar="FILE", nargs="?", default="trace.json", help="where (default trace.json)"
-    )
-    debug = action("debug", "Open a debugger on the last error of a rank (or of several).")
-    debug.add_argument(
-        "ranks",
-        metavar="RANKS",
-        nargs="?",
-        help="like 2, 0,2-3 or ::2 (default: those that failed in the last cell)",
-    )
-    restart = action("restart", "Put new processes in the place of ranks that are dead.")
-    restart.add_argument(
-        "ranks",
-        metavar="RANKS",
-        nargs="?",
-        help="like 2, 0,2-3 or ::2 (default: those that are dead)",
-    )
-    restart.add_argument("--all", action="store_true", help="all ranks")
-    restart.add_argument(
-        "--force",
-        action="store_true",
-        help="also ranks that live: their cell is interrupted, and they have start's --grace to end; "
-        "their variables are lost",
-    )
-    restart.add_argument(
-        "--from",
-        type=_rank,
-        dest="copy_from",
-        metavar="R",
-        help="copy what rank R has to the new ranks, and say what could not be copied",
-    )
-    restart.add_argument(
-        "--init",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="run the cells of %%%%distributed --every-start on the new ranks (default: yes)",
-    )
-    action("interrupt", "Stop the cell that runs (from another thread), or a callback of a widget.")
-    attach = action("attach", "Come back to ranks that run, and to the cell they run.")
-    attach.add_argument(
-        "name",
-        metavar="NAME",
-        nargs="?",
-        help="which, as list shows it (may be left out where one is free)",
-    )
-    attach.add_argument(
-        "--take", action="store_true", help="take them from another notebook, which shows a notice"
-    )
-    action("detach", "Let the ranks go on without this notebook, for attach.")
-    action("list", "Show the ranks that run on this machine, by name.")
-    action("config", "Find out how hosts are joined, and write their hostfile: config --help.")
-    stop = action("stop", "End all ranks.")
-    stop.description = (
-        "End all ranks. A running cell is interrupted (finally), then atexit runs, all within the "
-        "--grace of start; who has not ended by then is killed and named. The stop button, or "
-        "another stop, kills them at once."
-    )
+    for name, (text, options) in _ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=text)
+        _add(action, options)
+        if name == "start":
+            action.epilog = launcher_lines()
+            action.formatter_class = argparse.RawDescriptionHelpFormatter
+            hosts = action.add_argument_group("where the ranks run")
+            add_host_arguments(hosts.add_argument, helps={"-n": _N_RANKS})
+        elif name == "topology":
+            _add(action.add_argument_group("a plan, on which nothing is started"), _PLAN)
+        elif name == "stop":
+            action.description = _STOP
     return parser
 
 
@@ -349,36 +342,7 @@ def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
     parser = _MagicParser(
         prog="%%distributed", description="Run this cell on the ranks.", add_help=has_help
     )
-    parser.add_argument(
-        "--ranks", metavar="RANKS", help="where to run, like 0,2-3 or ::2 (default: all)"
-    )
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="stop the ranks after S seconds"
-    )
-    parser.add_argument(
-        "--label",
-        choices=["rank", "host", "none"],
-        default="rank",
-        help="what stands before each line: [0-1], [alpha 0-1] with its host, nothing",
-    )
-    parser.add_argument(
-        "--view",
-        choices=["list", "tabs"],
-        default="list",
-        help="how ranks' output is shown: one below the other, or a tab for each rank",
-    )
-    parser.add_argument(
-        "--max-lines",
-        type=count_of("the number of lines"),
-        default=MAX_LINES,
-        metavar="N",
-        help=f"lines to show; the rest is kept for %%distributed output (default {MAX_LINES})",
-    )
-    parser.add_argument(
-        "--every-start",
-        action="store_true",
-        help="keep this cell: a rank that is replaced runs it again, alone, before any other",
-    )
+    _add(parser, _CELL)
     return parser
 
 
@@ -403,18 +367,25 @@ def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
 
     Raises
     ------
-    UsageMistake
+    UsageError
         The words are wrong; one line says what to write.
     HelpShown
         ``--help`` was printed.
     """
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        msg = f"{parser.prog}: {error} in {line!r}"
-        raise UsageMistake(msg) from None
-    _check_action(parser, words)
+    words = _split(line, parser.prog)
+    actions = subcommands(parser)
+    if actions and words and words[0] not in {*actions, "-h", "--help"}:
+        msg = f"{parser.prog} has no {words[0]!r}; {did_you_mean(words[0], [*actions, '--help'])}"
+        raise UsageError(msg)
     return parser.parse_args(words)
+
+
+def _split(line: str, magic: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        msg = f"{magic}: {error} in {line!r}"
+        raise UsageError(msg) from None
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -428,15 +399,6 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
         if isinstance(group, argparse._SubParsersAction)
         for name, choice in group.choices.items()
     }
-
-
-def _check_action(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    """Name the nearest action for an unknown one."""
-    actions = subcommands(parser)
-    if not actions or not words or words[0] in actions or words[0] in {"-h", "--help"}:
-        return
-    msg = f"{parser.prog} has no {words[0]!r}; {did_you_mean(words[0], [*actions, '--help'])}"
-    raise UsageMistake(msg)
 
 
 def next_words(parser: argparse.ArgumentParser, typed: str) -> tuple[str, list[str]]:
@@ -469,7 +431,7 @@ def _candidates(parser: argparse.ArgumentParser, before: list[str]) -> Iterable[
     options = parser._option_string_actions
     if before and before[-1] in options and options[before[-1]].nargs is None:
         option = options[before[-1]]
-        return map(str, getattr(option, "completed", None) or option.choices or ())
+        return map(str, getattr(option, "completed", option.choices) or ())
     positional = [
         str(choice)
         for action in parser._actions
@@ -492,17 +454,13 @@ def show_config(line: str) -> None:
 
     Raises
     ------
-    UsageMistake
+    UsageError
         The command failed; the text is the command's own.
     """
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        msg = f"{error} in: {line}"
-        raise UsageMistake(msg) from None
+    words = _split(line, "%distributed config")
     status, said = _run([sys.executable, "-m", "phalanx", "config", *words])
     if status:
-        raise UsageMistake(said or f"phalanx config has ended with status {status}")
+        raise UsageError(said or f"phalanx config has ended with status {status}")
 
 
 def _run(command: list[str]) -> tuple[int, str]:
@@ -531,4 +489,4 @@ def _run(command: list[str]) -> tuple[int, str]:
             sys.stderr.write(last)
         out.seek(0)
         sys.stdout.write(out.read())
-    return status, last.strip().removeprefix(_PREFIX)
+    return status, last.strip().removeprefix("phalanx config: ")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,12 @@ from IPython.core.completer import (
     SimpleMatcherResult,
     completion_matcher,
 )
+from IPython.core.error import UsageError
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import NoHelp, Workspace, parse_ranks
 
 from .arguments import (
-    UsageMistake,
     auto_parser,
     cell_parser,
     line_parser,
@@ -31,6 +31,7 @@ from .arguments import (
     next_words,
     parse,
 )
+from .patches import Patches
 
 # Cells that begin with these run in the notebook: our magics, and those that load our magics.
 _OWN = (
@@ -144,9 +145,8 @@ keep_empty_body.has_side_effects = True  # type: ignore[attr-defined]
 class TypingHelp:
     """Answers a shell's completions and inspections from the ranks.
 
-    The methods of the shell are replaced from `install` to `remove`. The shell's own answer is used
-    for text that does not run on ranks, without a running workspace, and (for completions) if no
-    rank answers in time. The shell may ask on any thread.
+    The shell's own answer is used for text that does not run on ranks, without a running workspace,
+    and (for completions) if no rank answers in time. The shell may ask on any thread.
     """
 
     def __init__(
@@ -155,36 +155,18 @@ class TypingHelp:
         self._shell = shell
         self._auto = auto
         self._workspace = workspace
-        self._undo = ExitStack()
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
         completer = self._shell.Completer
         # Replace `completions` itself: a matcher cannot hide the notebook's names when a rank finds
         # none, because IPython respects `suppress` only together with matches.
-        self._replace(completer, "completions", self._completions)
-        self._replace(self._shell.input_transformer_manager, "check_complete", _check_complete)
-        self._add(completer.custom_matchers, self.options)
-        self._add(self._shell.input_transformers_cleanup, keep_empty_body)
+        patches.replace(completer, "completions", self._completions)
+        patches.replace(self._shell.input_transformer_manager, "check_complete", _check_complete)
+        patches.add(completer.custom_matchers, self.options)
+        patches.add(self._shell.input_transformers_cleanup, keep_empty_body)
         kernel = getattr(self._shell, "kernel", None)
         if kernel is not None:
-            self._replace(kernel, "do_inspect", self._inspect)
-
-    def remove(self) -> None:
-        """Restore the shell; idempotent."""
-        self._undo.close()
-
-    def _add(self, values: list[Any], value: Any) -> None:
-        values.append(value)
-        self._undo.callback(values.remove, value)
-
-    def _replace(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        """Replace a method by ours.
-
-        Our method gets the replaced method as its first argument.
-        """
-        before = getattr(owner, name)
-        setattr(owner, name, lambda *args, **kwargs: ours(before, *args, **kwargs))
-        self._undo.callback(delattr, owner, name)
+            patches.replace(kernel, "do_inspect", self._inspect)
 
     @completion_matcher(identifier="phalanx.options", priority=1, api_version=2)  # type: ignore[untyped-decorator]
     def options(self, context: CompletionContext) -> SimpleMatcherResult:
@@ -295,5 +277,5 @@ def _ranks(options: str, size: int) -> tuple[int, ...] | None:
     try:
         text = parse(cell_parser(has_help=False), options).ranks
         return None if text is None else parse_ranks(text, size)
-    except (UsageMistake, ValueError):
+    except (UsageError, ValueError):
         return None

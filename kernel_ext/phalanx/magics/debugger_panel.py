@@ -22,6 +22,7 @@ from phalanx.protocol import name_ranks
 from phalanx.workspace import DapMessage, RankDebuggers, Workspace
 
 from .completion import AutoDistributed, rank_text
+from .patches import Patches
 
 # Numbers of ranks begin here. ipykernel's are addresses in memory, below 2**47; a number above
 # 2**53 would not be exact in a browser.
@@ -33,7 +34,7 @@ _NUMBERS = ("threadId", "frameId", "srcFrameId", "variablesReference")
 _MOVES = frozenset({"continue", "next", "stepIn", "stepOut"})
 _NO_ANSWER = {"success": False, "message": "the debugger did not answer in time"}
 
-Answers = Coroutine[Any, Any, DapMessage]
+Here = Callable[[DapMessage], Coroutine[Any, Any, DapMessage]]  # the kernel's own debugger
 
 
 class DebuggerPanel:
@@ -50,24 +51,19 @@ class DebuggerPanel:
         self._debugger: Any = getattr(self._kernel, "debugger", None)
         self._auto = auto
         self._workspace = workspace
-        self._here: Callable[[DapMessage], Answers] | None = None
         self._ranks: tuple[int, ...] = ()  # of the running cell
         self._filters: DapMessage = {}  # arguments of the last setExceptionBreakpoints
         self._knows_threads = False  # the front end has asked for the threads
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
         """Take the kernel's debug requests."""
         if self._debugger is not None:
-            self._here = self._kernel.do_debug_request
-            self._kernel.do_debug_request = self._answer
+            patches.callback(self._detach)
+            patches.replace(self._kernel, "do_debug_request", self._answer)
 
-    def remove(self) -> None:
-        """Leave the kernel's debug requests alone; idempotent."""
-        if self._here is not None:
-            del self._kernel.do_debug_request
-            self._here = None
-            if (debuggers := self._debuggers()) is not None:
-                debuggers.detach()
+    def _detach(self) -> None:
+        if (debuggers := self._debuggers()) is not None:
+            debuggers.detach()
 
     def _debuggers(self) -> RankDebuggers | None:
         workspace = self._workspace()
@@ -156,8 +152,7 @@ class DebuggerPanel:
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def _answer(self, request: DapMessage) -> DapMessage:
-        assert self._here is not None
+    async def _answer(self, here: Here, request: DapMessage) -> DapMessage:
         command, debuggers = request["command"], self._debuggers()
         arguments = request.get("arguments") or {}
         if command == "initialize":
@@ -169,15 +164,15 @@ class DebuggerPanel:
         elif command == "setExceptionBreakpoints":
             self._filters = arguments
         if command == "setBreakpoints":
-            return await self._answer_breakpoints(request, debuggers)
+            return await self._answer_breakpoints(here, request, debuggers)
         if debuggers is None:
-            return await self._here(request)
+            return await here(request)
         if command in _MOVES and debuggers.stopped:
             return await self._move(request, debuggers)
         number = next((arguments[name] for name in _NUMBERS if arguments.get(name)), 0)
         if number >= FIRST_NUMBER:
             return await self._ask(request, debuggers, number)
-        reply = await self._here(request)
+        reply = await here(request)
         if command == "setExceptionBreakpoints":
             for rank in sorted(debuggers.attached):
                 debuggers.ask(rank, command, **arguments)
@@ -192,15 +187,14 @@ class DebuggerPanel:
         return reply
 
     async def _answer_breakpoints(
-        self, request: DapMessage, debuggers: RankDebuggers | None
+        self, here: Here, request: DapMessage, debuggers: RankDebuggers | None
     ) -> DapMessage:
         """Set a cell's breakpoints on the ranks only, a file's everywhere."""
         arguments = request["arguments"]
         path, breakpoints = arguments["source"]["path"], arguments["breakpoints"]
         cell = self._cell_at(path)
         if cell is None:
-            assert self._here is not None
-            reply = await self._here(request)
+            reply = await here(request)
         else:
             # The kernel's debugger would move these to the line of the magic, and stop there.
             self._debugger.breakpoint_list[path] = breakpoints

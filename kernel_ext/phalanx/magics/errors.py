@@ -1,31 +1,29 @@
-"""Show errors of cells without our own frames, and debug them.
-
-`show_errors` installs IPython's hook for errors. `PostMortem` makes `%debug` open the debugger on
-the ranks, where a cell failed.
-"""
+"""Show errors of cells without our own frames, and debug them."""
 
 from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+from IPython.core.error import UsageError
 
 from phalanx.distributed.bootstrap.user_code import without_own_frames
 from phalanx.errors import CellError, DistributedError, Failures
 from phalanx.protocol import format_ranks, name_ranks
 from phalanx.workspace import RankError, View, Workspace
 
-from .arguments import UsageMistake
+from .patches import Patches
 
 _SHOWN = (Exception, KeyboardInterrupt)
 # Errors that a caller's mistake raises. Any other error is a defect of ours: show its frames.
 _SAID = (DistributedError, KeyboardInterrupt, OSError, TypeError, ValueError)
 
 
-def show_errors(shell: Any) -> None:
+def show_errors(shell: Any, patches: Patches) -> None:
     """Install the hook that shows errors without our own frames.
 
     A `CellError` renders itself. If the error is a SyntaxError as well, IPython would not let it:
@@ -35,9 +33,10 @@ def show_errors(shell: Any) -> None:
     """
     if not shell.custom_exceptions:
         shell.set_custom_exc(_SHOWN, _show)
+        patches.callback(_leave_errors, shell)
 
 
-def leave_errors(shell: Any) -> None:
+def _leave_errors(shell: Any) -> None:
     if shell.custom_exceptions is _SHOWN:
         shell.set_custom_exc((), None)
 
@@ -189,36 +188,6 @@ def _users_causes(shell: Any, error: BaseException) -> Iterator[bool]:
             each.__suppress_context__, each.__traceback__ = is_alone, traceback
 
 
-class PostMortem:
-    """Replaces the shell's debugger for cells that failed on ranks.
-
-    The error of such a cell has only our frames in this process. The user's frames are on the
-    ranks, so ``debug`` is called.
-    """
-
-    def __init__(self, shell: Any, debug: Callable[[CellError], None]) -> None:
-        self._shell = shell
-        self._debug = debug
-        self._plain: Callable[..., None] = shell.debugger
-
-    def install(self) -> None:
-        """Replace the shell's debugger; call this once."""
-        self._plain = self._shell.debugger
-        self._shell.debugger = self._open
-
-    def remove(self) -> None:
-        """Restore the shell's debugger, unless another one was installed since."""
-        if self._shell.debugger == self._open:
-            self._shell.debugger = self._plain
-
-    def _open(self, force: bool = False) -> None:
-        error = getattr(sys, "last_value", None)
-        if isinstance(error, CellError) and (force or self._shell.call_pdb):
-            self._debug(error)
-        else:
-            self._plain(force=force)
-
-
 def debug_ranks(workspace: Workspace, ranks: Sequence[int] | None, view: View) -> None:
     """Open the post-mortem debugger on these ranks until it is left.
 
@@ -227,7 +196,7 @@ def debug_ranks(workspace: Workspace, ranks: Sequence[int] | None, view: View) -
 
     Raises
     ------
-    UsageMistake
+    UsageError
         One of the ranks has had no error yet, or the last cell failed on no rank.
     """
     errors = {error.rank: error for error in workspace.last_errors(ranks)}
@@ -236,7 +205,7 @@ def debug_ranks(workspace: Workspace, ranks: Sequence[int] | None, view: View) -
     without = [rank for rank in ranks if rank not in errors]
     if without:
         msg = f"nothing to debug: no cell has failed on {name_ranks(without)} yet"
-        raise UsageMistake(msg)
+        raise UsageError(msg)
     earlier: dict[str, list[int]] = {}
     for rank in ranks:
         if not errors[rank].is_of_last_cell:
@@ -251,12 +220,12 @@ def debug_failed(workspace: Workspace | None, error: CellError, view: View) -> N
 
     Raises
     ------
-    UsageMistake
+    UsageError
         The ranks are gone, or have another error by now.
     """
     if workspace is None:
         msg = "nothing to debug here: the error is of ranks that are gone"
-        raise UsageMistake(msg)
+        raise UsageError(msg)
     ranks = sorted(rank for group in error.causes() for rank in group.ranks)
     found = {one.rank: (one.ename, one.evalue) for one in workspace.last_errors(ranks)}
     if any(found.get(rank) != error.failures[rank][:2] for rank in ranks):
@@ -264,7 +233,7 @@ def debug_failed(workspace: Workspace | None, error: CellError, view: View) -> N
             "nothing to debug here: the error is of ranks, which do not have it any more; "
             "%distributed debug R opens the last one of rank R"
         )
-        raise UsageMistake(msg)
+        raise UsageError(msg)
     view.notice(f"the debugger is on {name_ranks(ranks)}, where the cell has failed")
     workspace.run("%debug", ranks=ranks, view=view)
 
@@ -282,7 +251,7 @@ def _failed(errors: Collection[RankError]) -> list[int]:
             f"nothing to debug: the last cell has failed on no rank; %distributed debug "
             f"{format_ranks(earlier)} opens {name_ranks(earlier)} at an earlier cell's error"
         )
-    raise UsageMistake(msg)
+    raise UsageError(msg)
 
 
 def _words(error: RankError) -> str:

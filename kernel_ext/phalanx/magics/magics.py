@@ -33,7 +33,6 @@ from phalanx.workspace import (
 
 from .arguments import (
     HelpShown,
-    UsageMistake,
     auto_parser,
     cell_parser,
     line_parser,
@@ -45,7 +44,8 @@ from .arguments import (
 )
 from .completion import AutoDistributed, TypingHelp
 from .debugger_panel import DebuggerPanel
-from .errors import PostMortem, debug_failed, debug_ranks
+from .errors import debug_failed, debug_ranks, show_errors
+from .patches import Patches
 from .tables import Named, Sweeps
 from .tabs import TabsView
 from .toolbar import Toolbar
@@ -92,12 +92,10 @@ def _in_users_words() -> Iterator[None]:
         yield
     except HelpShown:
         return
-    except (UsageMistake, ValueError) as error:
-        if isinstance(error, DistributedError):
-            raise in_one_line(error) from None
-        raise UsageError(str(error)) from None
     except (DistributedError, TimeoutError, KeyboardInterrupt) as error:
         raise in_one_line(error) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 @magics_class
@@ -113,7 +111,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._sweeps = Sweeps(shell)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
         self._while_busy = AnswersWhileBusy(shell, Toolbar.comm_id)
-        self._post_mortem = PostMortem(shell, self._debug_failed)
+        self._patches = Patches()
         self._toolbar = Toolbar(shell, self._auto, lambda: self._workspace)
         self._panel = DebuggerPanel(shell, self._auto, lambda: self._workspace)
         self._pages: set[str] = set()  # sessions of front ends that have had the hint
@@ -123,10 +121,12 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         return self._workspace
 
     def open(self) -> None:
-        """Install completion, inspection and the debugger; idempotent."""
-        for its in (self._typing, self._while_busy, self._post_mortem, self._panel):
-            its.remove()
-            its.install()
+        """Install completion, inspection, errors and the debugger; idempotent."""
+        self._patches.close()
+        for its in (self._typing, self._while_busy, self._panel):
+            its.install(self._patches)
+        show_errors(self.shell, self._patches)
+        self._patches.replace(self.shell, "debugger", self._open_debugger)
         self._toolbar.open()
 
     def suggest_start(self) -> None:
@@ -136,8 +136,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def close(self) -> None:
         """Restore the shell, and say that the ranks stay."""
-        for its in (self._typing, self._while_busy, self._post_mortem, self._panel):
-            its.remove()
+        self._patches.close()
         self._auto.set(False)
         self._toolbar.close()
         workspace = self._workspace
@@ -260,7 +259,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _running(self) -> Workspace:
         if self._workspace is None:
-            raise UsageMistake(_say_no_ranks())
+            raise UsageError(_say_no_ranks())
         return self._workspace
 
     def _chosen(self, options: Any, workspace: Workspace) -> tuple[int, ...] | None:
@@ -276,7 +275,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             with self._toolbar.starting(options.n or 1):
                 workspace = Workspace.start(**start_options(options), progress=line.take)
         except DistributedError as error:
-            raise UsageMistake(str(error)) from None
+            raise UsageError(str(error)) from None
         finally:
             line.close()
         self._adopt(workspace)
@@ -292,7 +291,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
                 f"{workspace.size} ranks run already in this notebook; "
                 "end them first with %distributed stop, or let them go with %distributed detach"
             )
-            raise UsageMistake(msg)
+            raise UsageError(msg)
         self._stop()
 
     def _adopt(self, workspace: Workspace) -> None:
@@ -320,7 +319,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         try:
             workspace = Workspace.attach(options.name, take=options.take)
         except DistributedError as error:
-            raise UsageMistake(str(error)) from None
+            raise UsageError(str(error)) from None
         self._adopt(workspace)
         self._do_status(options)
         workspace.join()
@@ -349,7 +348,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         try:
             print(format_workspaces(Workspace.list()))  # noqa: T201 - the answer
         except DistributedError as error:
-            raise UsageMistake(str(error)) from None
+            raise UsageError(str(error)) from None
 
     def _offer_name(self, workspace: Workspace) -> None:
         """Bind ``ws`` in the notebook, unless the name is in use.
@@ -407,19 +406,22 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             trace = workspace.trace(options.file)
         except OSError as error:
             msg = f"{options.file!r} cannot be written: {error.strerror}; name another file"
-            raise UsageMistake(msg) from None
+            raise UsageError(msg) from None
         print(say_trace(trace, options.file))  # noqa: T201 - the answer
 
     def _do_debug(self, options: Any) -> None:
         workspace = self._running()
         debug_ranks(workspace, self._chosen(options, workspace), self._view(workspace))
 
-    def _debug_failed(self, error: CellError) -> None:
-        """Debug the ranks of an error.
+    def _open_debugger(self, here: Callable[..., None], force: bool = False) -> None:
+        """Debug a cell that failed on ranks there.
 
-        Under `%pdb` this runs while the error is shown, and must not fail.
+        This process has only our frames of such an error. Under `%pdb` this runs while the error is shown, and must not fail.
         """
-        workspace = self._workspace
+        error, workspace = getattr(sys, "last_value", None), self._workspace
+        if not (isinstance(error, CellError) and (force or self.shell.call_pdb)):
+            here(force=force)
+            return
         try:
             with _in_users_words():
                 view = View() if workspace is None else self._view(workspace)
@@ -432,7 +434,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         chosen = self._chosen(options, workspace)
         if chosen is not None and options.all:
             msg = "name ranks, or say --all, not both"
-            raise UsageMistake(msg)
+            raise UsageError(msg)
         ranks = workspace.restart(
             chosen,
             all=options.all,

@@ -28,13 +28,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from IPython.core.error import UsageError
 from IPython.display import display, publish_display_data
 
 from phalanx import widgets
 from phalanx.protocol import SweepRun, name_ranks
 from phalanx.workspace import IMAGE_KINDS, Display, Sweep, Workspace
-
-from .arguments import UsageMistake
 
 # Pictures in one display. The display is sent again for each new or changed picture, so this number
 # bounds the cost.
@@ -466,8 +465,8 @@ def _checked(name: str) -> Path:
     target = Path(name)
     if target.suffix not in _FORMS:
         msg = f"a sweep is saved as {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, not as {name!r}"
-        raise UsageMistake(msg)
+        raise UsageError(msg)
     if not target.parent.is_dir():
         msg = f"there is no folder {str(target.parent)!r} to save {target.name!r} in"
-        raise UsageMistake(msg)
+        raise UsageError(msg)
     return target

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+from .patches import Patches
+
 _REQUESTS = frozenset(
     {"complete_request", "inspect_request", "kernel_info_request", "comm_info_request"}
 )
@@ -35,15 +37,11 @@ class AnswersWhileBusy:
         self._publishing = threading.Lock()
         self._cell: dict[str, Any] | None = None  # the request that our magic serves
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
         """Take the kernel's requests of the shell channel."""
         if self._channel is not None:
             self._on_request(self._take)
-
-    def remove(self) -> None:
-        """Leave the requests to the kernel; idempotent."""
-        if self._channel is not None:
-            self._on_request(self._kernel.shell_channel_thread_main)
+            patches.callback(self._on_request, self._kernel.shell_channel_thread_main)
 
     def _on_request(self, take: Any) -> None:
         self._channel.io_loop.add_callback(self._kernel.shell_stream.on_recv, take, copy=False)

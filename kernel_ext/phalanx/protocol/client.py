@@ -1,6 +1,6 @@
 """Define the messages between a client and the root supervisor.
 
-A request has an ``id`` and its answer repeats the ``id``; every other message needs no answer.
+A request goes in an `AskRoot`, and its answer comes in a `RootAnswered`; no other message needs an answer.
 Docstrings say the sender first: "Client: ..." or "Root: ...".
 """
 
@@ -11,7 +11,17 @@ from typing import Any, Literal
 import msgspec
 
 from .host_plan import HostPlan, RemoteOptions
-from .rank import CellEnded, LineNeed, Message, RankNews, RankOrder, TypedLine, WorldConfig
+from .rank import (
+    Amount,
+    CellEnded,
+    LineNeed,
+    Message,
+    Rank,
+    RankNews,
+    RankOrder,
+    TypedLine,
+    WorldConfig,
+)
 from .records import HostClock, Samples, WatchSamples, WorldTopology
 from .stacks import RankStack
 
@@ -105,8 +115,6 @@ class ReplacementsReady(Message, frozen=True):
 class GetCellStatus(Message, frozen=True):
     """Client: ask for the cells and the rank changes that were missed."""
 
-    id: int
-
 
 class CellStatusReply(Message, frozen=True):
     """Root: answer a `GetCellStatus`.
@@ -117,7 +125,6 @@ class CellStatusReply(Message, frozen=True):
     several times. ``every_start`` are the startup cells, in their order. ``begun`` has, by rank, the cell that it began last.
     """
 
-    id: int
     cells: tuple[CellStatus, ...]
     marks: dict[int, int]
     deaths: tuple[RankDeath, ...]
@@ -127,28 +134,26 @@ class CellStatusReply(Message, frozen=True):
 
 
 class GetOutput(Message, frozen=True):
-    """Client: ask for a rank's output as text, from byte ``since`` on.
+    """Client to root, root to host: ask for a rank's output.
 
-    The answer has the end of the text: at most ``max_lines`` lines (0: any number) and 1 MiB.
+    The output begins at byte ``since``. The answer has the end of the text: at most ``max_lines`` lines (0: any number) and 1 MiB.
     """
 
-    id: int
-    rank: int
-    since: int = 0
-    max_lines: int = 0
+    rank: Rank
+    since: Amount = 0
+    max_lines: Amount = 0
 
 
 class OutputIs(Message, frozen=True):
-    """Root: answer a `GetOutput`; ``end`` is the output's length in bytes.
+    """Answer a `GetOutput`; ``end`` is the output's length in bytes.
 
     ``left_out_nbytes`` bytes and ``left_out_lines`` lines of the requested output come before
     ``text`` and were left out. -1 lines: too many to count.
     """
 
-    id: int
     text: bytes
-    end: int
-    left_out_nbytes: int
+    end: Amount
+    left_out_nbytes: Amount
     left_out_lines: int
 
 
@@ -207,25 +212,18 @@ class Hello(Message, frozen=True):
 
 
 class BeginCell(Message, frozen=True):
-    """Client: announce a cell that these ranks are about to run.
+    """Client: ask to run a cell on these ranks."""
 
-    ``title`` is the first line of its code.
-    """
-
-    id: int
     cell: str
     ranks: tuple[int, ...]
-    title: str = ""
+    title: str = ""  # first line of its code
 
 
 class CancelCell(Message, frozen=True):
-    """Client: the announced cell was not sent to these ranks.
-
-    No ranks named: the cell was sent to no rank.
-    """
+    """Client: the announced cell was not sent to these ranks."""
 
     cell: str
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # none named: to no rank
 
 
 class OrderRanks(Message, frozen=True):
@@ -238,24 +236,16 @@ class OrderRanks(Message, frozen=True):
 class GetTopology(Message, frozen=True):
     """Client: ask for the present state of the world."""
 
-    id: int
-
 
 class GetStacks(Message, frozen=True):
-    """Client: ask for the stacks of these ranks.
+    """Client: ask for the stacks of these ranks."""
 
-    ``is_twice``: look a second time, to tell the ranks that do not move.
-    """
-
-    id: int
     ranks: tuple[int, ...]
-    is_twice: bool = False
+    is_twice: bool = False  # look a second time, to tell the ranks that do not move
 
 
 class GetTrace(Message, frozen=True):
     """Client: ask for the flight recorders of all ranks."""
-
-    id: int
 
 
 class Restart(Message, frozen=True):
@@ -264,7 +254,6 @@ class Restart(Message, frozen=True):
     ``force``: replace live ranks too. ``copy_from`` and ``init`` are those of `Replaced`.
     """
 
-    id: int
     ranks: tuple[int, ...]
     force: bool = False
     copy_from: int | None = None
@@ -272,12 +261,7 @@ class Restart(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """Client: end all ranks and the root supervisor.
-
-    The ranks have the grace time for that. A second `Stop` kills them at once.
-    """
-
-    id: int
+    """Client: end all ranks and the root; a second `Stop` kills ranks."""
 
 
 class Booted(Message, frozen=True):
@@ -311,7 +295,6 @@ class CellAllowed(Message, frozen=True):
     the error of each rank that did not. ``dead`` has the ranks that cannot take part, with the reason.
     """
 
-    id: int
     epoch: int
     reform: bool
     dead: dict[int, str]
@@ -335,14 +318,12 @@ class RankSays(Message, frozen=True):
 class TopologyIs(Message, frozen=True):
     """Root: answer a `GetTopology`."""
 
-    id: int
     topology: WorldTopology
 
 
 class StacksAre(Message, frozen=True):
     """Root: answer a `GetStacks`, by rank."""
 
-    id: int
     stacks: dict[int, RankStack]
 
 
@@ -354,7 +335,6 @@ class TraceIs(Message, frozen=True):
     host's clock. ``now_ns`` is the root's clock at the time of the answer.
     """
 
-    id: int
     now_ns: int
     hosts: tuple[HostClock, ...]
     host: tuple[int, ...]
@@ -399,7 +379,6 @@ class Restarted(Message, frozen=True):
     not end within the grace time.
     """
 
-    id: int
     ranks: tuple[int, ...]
     failed: dict[int, str]
     joined: tuple[int, ...] = ()
@@ -409,7 +388,6 @@ class Restarted(Message, frozen=True):
 class Failed(Message, frozen=True):
     """Root: refuse a request; ``message`` says why in one line."""
 
-    id: int
     message: str
 
 
@@ -419,45 +397,53 @@ class Stopped(Message, frozen=True):
     ``cut_off`` names in one line the ranks that were killed; "": all have ended in order.
     """
 
-    id: int
     cut_off: str = ""
 
 
-ToRoot = (
-    Hello
-    | BeginCell
-    | CancelCell
-    | OrderRanks
-    | GetTopology
-    | GetStacks
-    | GetTrace
-    | GetCellStatus
-    | GetOutput
-    | AddStartupCell
-    | ReplacementsReady
-    | Restart
-    | Stop
-    | WatchSamples
+RootRequest = (
+    BeginCell | GetTopology | GetStacks | GetTrace | GetCellStatus | GetOutput | Restart | Stop
 )
-FromRoot = (
-    Booted
-    | BootFailed
-    | BootProgress
-    | CellAllowed
-    | PartEnded
-    | RankSays
+RootAnswer = (
+    CellAllowed
     | TopologyIs
     | StacksAre
     | TraceIs
     | CellStatusReply
     | OutputIs
+    | Restarted
+    | Stopped
+    | Failed
+)
+
+
+class AskRoot(Message, frozen=True):
+    """Client: ask the root; the `RootAnswered` has the same ``id``."""
+
+    id: int
+    request: RootRequest
+
+
+class RootAnswered(Message, frozen=True):
+    """Root: answer an `AskRoot`."""
+
+    id: int
+    answer: RootAnswer
+
+
+ToRoot = (
+    Hello | AskRoot | CancelCell | OrderRanks | AddStartupCell | ReplacementsReady | WatchSamples
+)
+FromRoot = (
+    Booted
+    | BootFailed
+    | BootProgress
+    | RootAnswered
+    | PartEnded
+    | RankSays
     | Notice
     | AttachRefused
     | OwnershipTransferred
     | RankLost
     | Replaced
-    | Restarted
-    | Failed
-    | Stopped
     | Samples
 )

@@ -26,6 +26,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from .activity import Activity
+from .client import GetOutput, OutputIs
 from .rank import (
     MOST_RANKS,
     Amount,
@@ -64,7 +65,7 @@ class RunCommand(Message, frozen=True):
 
 
 class CommandInput(Message, frozen=True):
-    """Root: input for all ranks of the host; empty: end of input."""
+    """Launcher to root to host: input for all ranks; empty: its end."""
 
     data: bytes
 
@@ -76,7 +77,7 @@ class CloseInput(Message, frozen=True):
 
 
 class OutputDone(Message, frozen=True):
-    """Root: acknowledge output of this cost, which has been written out."""
+    """Launcher to root to host: output of this cost was written out."""
 
     rank: Rank
     stream: Stream
@@ -98,7 +99,7 @@ class CommandFails(Message, frozen=True):
 
 
 class CommandOutput(Message, frozen=True):
-    """Host: bytes that a rank wrote."""
+    """Host to root, root to launcher: bytes that a rank wrote."""
 
     rank: Rank
     stream: Stream
@@ -252,25 +253,9 @@ class Looked(Message, frozen=True):
 
 
 class Traces(Message, frozen=True):
-    """Host: answer a `GetTraces` with the flight recorder of each slot.
+    """Host: answer a `GetTraces` with the flight recorder of each slot."""
 
-    An entry has the packed records and the number of records that were overwritten.
-    """
-
-    traces: tuple[tuple[bytes, Amount], ...]
-
-
-class Shown(Message, frozen=True):
-    """Host: answer a `ReadShown` with the end of a rank's output.
-
-    ``end`` is the offset in bytes after ``text``. ``left_out_nbytes`` and ``left_out_lines`` tell
-    how much was skipped before ``text``; ``left_out_lines`` is -1 if that is too much to count.
-    """
-
-    text: bytes
-    end: Amount
-    left_out_nbytes: Amount
-    left_out_lines: int
+    traces: tuple[tuple[bytes, Amount], ...]  # packed records, number of overwritten ones
 
 
 class Refreshed(Message, frozen=True):
@@ -283,7 +268,7 @@ class HostSamples(Message, frozen=True):
     ranks: Annotated[tuple[RankSample, ...], msgspec.Meta(max_length=MOST_RANKS)]
 
 
-HostAnswer = Looked | Traces | Shown | Refreshed | HostSamples
+HostAnswer = Looked | Traces | OutputIs | Refreshed | HostSamples
 
 
 class HostAnswered(Message, frozen=True):
@@ -317,10 +302,7 @@ class Spawn(Message, frozen=True):
 
 
 class ToRankEnvelope(Message, frozen=True):
-    """Root: forward an answer to this rank.
-
-    The host fills in the descriptors and addresses of a `Welcome`.
-    """
+    """Root: forward an answer to this rank; the host completes a `Welcome`."""
 
     rank: Rank
     message: ToRank
@@ -367,17 +349,6 @@ class GetTraces(Message, frozen=True):
     """Root: ask for the flight recorders of all ranks of the host."""
 
 
-class ReadShown(Message, frozen=True):
-    """Root: ask for a rank's output from byte ``since`` on.
-
-    The answer has at most ``max_lines`` lines (0: any number).
-    """
-
-    rank: Rank
-    since: Amount
-    max_lines: Amount
-
-
 class Refresh(Message, frozen=True):
     """Root: report on all ranks now."""
 
@@ -386,10 +357,10 @@ class SampleRanks(Message, frozen=True):
     """Root: sample all ranks of the host; reports precede the answer."""
 
 
-HostRequest = Look | GetTraces | ReadShown | Refresh | SampleRanks
+HostRequest = Look | GetTraces | GetOutput | Refresh | SampleRanks
 # By type of a request: type of its answer.
 ANSWER_TO: Mapping[type[HostRequest], type[HostAnswer]] = {
-    Look: Looked, GetTraces: Traces, ReadShown: Shown, Refresh: Refreshed, SampleRanks: HostSamples,
+    Look: Looked, GetTraces: Traces, GetOutput: OutputIs, Refresh: Refreshed, SampleRanks: HostSamples,
 }  # fmt: skip
 
 

@@ -12,7 +12,6 @@ packs or loads values. The rank's kernel runs both and leaves nothing in the use
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -31,22 +30,12 @@ MOST_DAP_NBYTES = 4 << 20  # of one message of a debugger: a value with a pictur
 DebuggerMessage = Annotated[bytes, msgspec.Meta(max_length=MOST_DAP_NBYTES)]
 
 
-def _tag(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=_tag):
-    """Base of the messages between processes.
-
-    On the wire each has the name of its class, as in ``"cell_began"``.
-    """
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Base of the messages between processes; its tag is the class name."""
 
 
 class Register(Message, frozen=True):
-    """Rank to supervisor: first message; ask for the rank number.
-
-    The answer is a `Registered`.
-    """
+    """Rank to supervisor: first message; ask for the rank number (`Registered`)."""
 
     id: int
     pid: Pid
@@ -477,10 +466,7 @@ ToRank = RankAnswer | RankOrder
 
 
 class CopyNames(Message, frozen=True):
-    """Copy the names of rank ``source`` to ``ranks``.
-
-    All of these ranks get this task.
-    """
+    """Copy the names of rank ``source`` to ``ranks``; all get this."""
 
     source: int
     ranks: tuple[int, ...]

@@ -165,12 +165,9 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WatchSamples(Message, frozen=True):
-    """Client: send `Samples` for ``seconds`` from now; 0: stop.
+    """Client: send `Samples` for ``seconds`` from now; repeated meanwhile."""
 
-    A client repeats this message while it watches.
-    """
-
-    seconds: float
+    seconds: float  # 0: stop
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -236,16 +233,13 @@ class RankSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class CellTime(msgspec.Struct, frozen=True, array_like=True):
-    """A cell that runs or has just ended; ``ended_ns`` is by rank.
-
-    ``title`` is the first line of its code.
-    """
+    """A cell that runs or has just ended."""
 
     cell: str
     begun_ns: int
     ranks: tuple[int, ...]
-    ended_ns: dict[int, int]
-    title: str = ""
+    ended_ns: dict[int, int]  # by rank
+    title: str = ""  # first line of its code
 
 
 class LateRank(msgspec.Struct, frozen=True, array_like=True):

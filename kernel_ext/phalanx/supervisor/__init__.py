@@ -24,24 +24,3 @@ from .processes.system import (
     usable_cores,
 )
 from .runtime_dir import check_name
-
-__all__ = [
-    "THREADS_VARIABLE",
-    "HostUnreachable",
-    "LaunchSpec",
-    "RemoteCommand",
-    "RootProcess",
-    "allow_descriptors",
-    "check_name",
-    "exit_reason",
-    "far_script",
-    "find_root",
-    "launch_root",
-    "list_records",
-    "needed_descriptors",
-    "open_pidfd",
-    "ssh_launch",
-    "start_words",
-    "threads_each",
-    "usable_cores",
-]

@@ -20,54 +20,9 @@ from .connection.connect import (
 from .connection.root_client import SampleView
 from .options import Placement, resolve_placement
 from .output.events import IMAGE_KINDS, WIDGET, Clear, Display, is_image
-from .output.notices import (
-    grouped,
-    parse_ranks,
-    ranks_of,
-    say_replaced,
-)
+from .output.notices import grouped, parse_ranks, ranks_of, say_replaced
 from .output.printer import MAX_LINES
 from .output.text import StreamName
 from .output.view import CannotAsk, OpenPrompt, Question, View, format_time
 from .trace import Trace, say_trace
 from .workspace import Workspace
-
-__all__ = [
-    "IMAGE_KINDS",
-    "MAX_LINES",
-    "WIDGET",
-    "CannotAsk",
-    "Clear",
-    "Completions",
-    "DapMessage",
-    "Description",
-    "Display",
-    "Help",
-    "NoHelp",
-    "OpenPrompt",
-    "PendingCall",
-    "Placement",
-    "Question",
-    "RankDebuggers",
-    "RankError",
-    "RankResult",
-    "SampleView",
-    "StreamName",
-    "Sweep",
-    "Trace",
-    "View",
-    "Workspace",
-    "WorkspaceInfo",
-    "format_time",
-    "format_workspaces",
-    "free_workspaces",
-    "grouped",
-    "is_image",
-    "list_workspaces",
-    "parse_ranks",
-    "ranks_of",
-    "resolve_placement",
-    "say_replaced",
-    "say_trace",
-    "stop_workspace",
-]

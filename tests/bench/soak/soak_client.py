@@ -82,7 +82,7 @@ class _Server:
     def do_watch(self, name: str) -> dict[int, str]:
         """Where the ranks are, seen by one who does not own them."""
         (size,) = [info.size for info in Workspace.list() if info.name == name]
-        stacks = ask_root(name, GetStacks(1, tuple(range(size)))).stacks
+        stacks = ask_root(name, GetStacks(tuple(range(size)))).stacks
         return {rank: stack.text for rank, stack in stacks.items()}
 
     def do_join(self) -> list[str | None]:

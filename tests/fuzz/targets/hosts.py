@@ -21,6 +21,7 @@ from support.ranks.loops import JumpingLoop
 import phalanx
 from phalanx.protocol import (
     Activity,
+    AskRoot,
     BootOptions,
     EngineReady,
     GetOutput,
@@ -66,10 +67,10 @@ _BOOT = BootOptions(
     remote=RemoteOptions(launcher="local"),
 )  # fmt: skip
 _QUESTIONS = (
-    GetTopology,
-    GetTrace,
-    lambda id_: GetStacks(id_, (0, 1)),
-    lambda id_: GetOutput(id_, 1),
+    GetTopology(),
+    GetTrace(),
+    GetStacks((0, 1)),
+    GetOutput(1),
 )
 
 
@@ -139,7 +140,7 @@ class _Play(Play):
         self.says(WatchSamples(2.0))
         if supply.below(4) == 0:
             self._asked += 1
-            self.says(supply.choice(_QUESTIONS)(self._asked))
+            self.says(AskRoot(self._asked, supply.choice(_QUESTIONS)))
         else:
             is_own = supply.below(4) > 0
             body = _own(supply) if is_own else encoded(supply, FromHost)
@@ -156,7 +157,7 @@ class _Play(Play):
 
     def check_samples(self) -> None:
         """Whatever a host says of its ranks, a client can read what becomes of it."""
-        told = [said for said in self.told if said["type"] == "samples"]
+        told = [said for said in self.told if said["type"] == "Samples"]
         assert all(msgspec.convert(said, Samples).ranks for said in told)
 
 

@@ -20,6 +20,7 @@ from fuzz.supply import Supply
 from support.ranks.loops import JumpingLoop
 
 from phalanx.protocol import (
+    AskRoot,
     BootOptions,
     EngineReady,
     GetCellStatus,
@@ -28,6 +29,7 @@ from phalanx.protocol import (
     GetTopology,
     Hello,
     Register,
+    Stop,
     ToRoot,
     ToSupervisor,
     WorldConfig,
@@ -119,9 +121,9 @@ class Play:
             message = msgspec.msgpack.decode(body, type=ToRoot)
         except (ValueError, RecursionError):
             return
-        if isinstance(message, _QUESTIONS):
-            self._asked += times
-        self.may_end |= type(message).__name__ == "Stop"
+        if isinstance(self.root, WorkspaceRoot) and isinstance(message, AskRoot):
+            self._asked += times * isinstance(message.request, _QUESTIONS)
+            self.may_end |= isinstance(message.request, Stop)
 
     async def go_on(self, supply: Supply) -> None:
         """Take turns until the input is used up."""
@@ -147,11 +149,8 @@ class Play:
             msg = "it has ended, and nobody has told it to"
             raise AssertionError(msg)
         assert not self.root._over.is_set(), "it ends, and nobody has told it to"
-        answers = [said for said in self.told if said["type"] in _ANSWERS]
+        answers = [said for said in self.told if said["type"] == "RootAnswered"]
         assert len(answers) >= self._asked, (self._asked, self.told)
-
-
-_ANSWERS = {"topology_is", "stacks_are", "trace_is", "output_is", "cell_status_reply", "failed"}
 
 
 def encoded(supply: Supply, kind: Any) -> bytes:

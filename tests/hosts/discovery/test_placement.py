@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from IPython.core.error import UsageError
 
 from phalanx.errors import NotSupported
 from phalanx.hosts import HostfileError, own_addresses
-from phalanx.magics.arguments import UsageMistake, line_parser, parse, start_options
+from phalanx.magics.arguments import line_parser, parse, start_options
 from phalanx.protocol import BootOptions, HostPlan, JobOptions, RemoteOptions
 from phalanx.workspace import Workspace
 from phalanx.workspace import workspace as workspace_module
@@ -183,7 +184,7 @@ def test_this_machine_alone_by_name_needs_no_ssh(monkeypatch):
 
 
 def test_words_that_are_no_options_are_named():
-    with pytest.raises(UsageMistake, match=r"start has no --pyhton; did you mean --python\?"):
+    with pytest.raises(UsageError, match=r"start has no --pyhton; did you mean --python\?"):
         parse(line_parser(), "start --hosts a --pyhton y")
     with pytest.raises(ValueError, match="--ssh-arg: No closing quotation"):
         start_options(parse(line_parser(), 'start --hosts a "--ssh-arg=\'x"'))

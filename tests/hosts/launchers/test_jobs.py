@@ -98,16 +98,12 @@ def test_ssh_starts_ranks_on_the_hosts_of_a_job(environ, monkeypatch):
 
 
 def test_a_job_is_recognised_where_nothing_else_is_said(environ):
-    found = recognised(environ("pbs"), None)
-    assert found.launcher == "ssh"
-    assert found.note == (
-        "PBS's job 12: ranks start on its hosts, a.site, b.site (--hosts localhost: only here)"
-    )
-    found = recognised(environ("pbs"), 4)
-    assert found.launcher is None
-    assert found.note == (
-        "PBS's job 12 has 2 hosts; -n 4 alone starts ranks on this one: --launcher ssh starts 4 on each"
-    )
+    assert recognised(environ("pbs"), None) == (
+        "ssh", "PBS's job 12: ranks start on its hosts, a.site, b.site (--hosts localhost: only here)"
+    )  # fmt: skip
+    assert recognised(environ("pbs"), 4) == (
+        None, "PBS's job 12 has 2 hosts; -n 4 alone starts ranks on this one: --launcher ssh starts 4 on each"
+    )  # fmt: skip
 
 
 def test_no_job_or_one_of_one_host_or_two_changes_nothing(environ):

@@ -50,17 +50,17 @@ def test_a_lost_rank_frees_those_who_wait_and_is_named_to_those_who_come():
     assert world.lose(2, "killed") == [(0, Refused(1, 2, "killed"))]
     assert world.gather(1, Gather(2, 1, 0, b"")) == [(1, Refused(2, 2, "killed"))]
     assert world.state(2) == "dead"
-    assert world.begin_cell(3, "cell", (0, 1, 2)).dead == {2: "killed"}
+    assert world.begin_cell("cell", (0, 1, 2)).dead == {2: "killed"}
 
 
 def test_a_replaced_rank_takes_part_when_the_next_epoch_begins():
     world = WorldState(2)
     world.lose(1, "killed")
-    assert not world.begin_cell(1, "cell", (0,)).reform
+    assert not world.begin_cell("cell", (0,)).reform
     world.end_cell(0, CellEnded("cell", ok=True))
     world.revive(1)
     assert world.state(1) == "idle"
-    allowed = world.begin_cell(2, "next", (0, 1))
+    allowed = world.begin_cell("next", (0, 1))
     assert (allowed.epoch, allowed.reform, allowed.dead) == (2, True, {})
 
 
@@ -68,9 +68,9 @@ def test_an_aborted_epoch_begins_anew_with_the_next_cell():
     world = WorldState(2)
     world.gather(0, Gather(1, 1, 0, b""))
     assert world.abort(1, "stopped") == [(0, Refused(1, -1, "stopped"))]
-    allowed = world.begin_cell(5, "cell", (0, 1))
+    allowed = world.begin_cell("cell", (0, 1))
     assert (allowed.epoch, allowed.reform) == (2, True)
-    assert not world.begin_cell(6, "other", (0, 1)).reform
+    assert not world.begin_cell("other", (0, 1)).reform
     (_, refused), *_ = world.gather(0, Gather(7, 1, 0, b""))
     assert isinstance(refused, Refused)
     assert "epoch 1 is over" in refused.message
@@ -82,21 +82,21 @@ def test_who_cannot_be_reached_is_named_to_those_who_join_until_the_next_epoch()
     assert world.abort(1, "frozen", 2) == [(0, Refused(1, 2, "frozen"))]
     assert world.abort(1, "frozen", 2) == []
     assert world.gather(1, Gather(2, 1, 0, b"")) == [(1, Refused(2, 2, "frozen"))]
-    assert world.begin_cell(3, "cell", (0, 1, 2)).reform
+    assert world.begin_cell("cell", (0, 1, 2)).reform
     assert world.gather(1, Gather(4, 2, 0, b"")) == []
 
 
 def test_an_abort_of_an_old_epoch_changes_nothing():
     world = WorldState(2)
     world.abort(1, "first")
-    world.begin_cell(1, "cell", (0, 1))
+    world.begin_cell("cell", (0, 1))
     assert world.abort(1, "late") == []
-    assert not world.begin_cell(2, "next", (0, 1)).reform
+    assert not world.begin_cell("next", (0, 1)).reform
 
 
 def test_cells_end_rank_by_rank_and_with_the_dead():
     world = WorldState(3)
-    world.begin_cell(1, "cell", (0, 1, 2))
+    world.begin_cell("cell", (0, 1, 2))
     assert [world.state(rank) for rank in range(3)] == ["busy"] * 3
     world.end_cell(0, CellEnded("cell", ok=True))
     world.lose(1, "gone")
@@ -108,7 +108,7 @@ def test_cells_end_rank_by_rank_and_with_the_dead():
 
 def test_how_a_rank_is_gone_is_told_of_the_cell_that_runs():
     world = WorldState(3)
-    world.begin_cell(1, "cell", (0, 1))
+    world.begin_cell("cell", (0, 1))
     world.end_cell(
         2, CellEnded("enter", ok=True)
     )  # with which it joined a new epoch: no cell of the user's
@@ -135,7 +135,7 @@ def test_splits_end_with_their_epoch_and_those_of_another_are_not_taken():
     world = WorldState(2)
     world.form_split(0, SplitFormed(1, 1, 77, (0, 1)))
     world.abort(1, "stopped")
-    world.begin_cell(1, "cell", (0, 1))
+    world.begin_cell("cell", (0, 1))
     assert world.splits == {}
     world.form_split(0, SplitFormed(1, 1, 77, (0, 1)))
     assert world.splits == {}
@@ -143,12 +143,12 @@ def test_splits_end_with_their_epoch_and_those_of_another_are_not_taken():
 
 def test_a_rank_that_was_left_to_an_earlier_cell_takes_no_part_in_the_next():
     world = WorldState(3)
-    world.begin_cell(1, "stuck", (0, 1, 2))
+    world.begin_cell("stuck", (0, 1, 2))
     world.end_cell(0, CellEnded("stuck", ok=False))
     world.end_cell(2, CellEnded("stuck", ok=False))
     world.abort(1, "stopped")
     # It cannot join: the epoch is not begun anew without it.
-    assert not world.begin_cell(2, "next", (0, 2)).reform
+    assert not world.begin_cell("next", (0, 2)).reform
     assert world.unfinished() == {0, 1, 2}
     assert world.gone() == {1}
     assert world.absence_reason(1) == "still runs the cell before"
@@ -157,16 +157,16 @@ def test_a_rank_that_was_left_to_an_earlier_cell_takes_no_part_in_the_next():
     world.end_cell(0, CellEnded("next", ok=True))
     world.end_cell(2, CellEnded("next", ok=True))
     assert world.unfinished() == set()
-    allowed = world.begin_cell(3, "all", (0, 1, 2))
+    allowed = world.begin_cell("all", (0, 1, 2))
     assert (allowed.epoch, allowed.reform) == (2, True)
     assert world.gone() == set()
 
 
 def test_a_rank_that_was_left_is_missed_by_nobody_once_the_others_are_done():
     world = WorldState(2)
-    world.begin_cell(1, "stuck", (0, 1))
+    world.begin_cell("stuck", (0, 1))
     world.end_cell(0, CellEnded("stuck", ok=True))
-    world.begin_cell(2, "next", (0,))
+    world.begin_cell("next", (0,))
     world.end_cell(0, CellEnded("next", ok=True))
     assert world.unfinished() == {1}
     assert world.gone() == {0}
@@ -218,7 +218,7 @@ def test_an_epoch_begins_with_nothing_of_the_one_before():
 
 def test_who_asks_in_vain_is_refused_for_a_rank_that_has_ended_or_died():
     world = WorldState(3)
-    world.begin_cell(1, "cell", (0, 1, 2))
+    world.begin_cell("cell", (0, 1, 2))
     world.ask(0, Recover(5, 1, is_over=True))
     assert world.refuse_asking(world.gone()) == []
     world.end_cell(2, CellEnded("cell", ok=True))

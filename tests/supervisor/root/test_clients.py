@@ -93,7 +93,7 @@ def test_a_second_client_may_attach_once_the_first_has_gone_or_take_over():
         assert not events.clients.greet(second, Hello())
         assert f"is used by process {os.getpid()}" in (await told(other))[-1]["message"]
         assert events.clients.greet(second, Hello(is_taking=True))
-        assert (await told(sock))[-1] == {"type": "ownership_transferred", "pid": os.getpid()}
+        assert (await told(sock))[-1] == {"type": "OwnershipTransferred", "pid": os.getpid()}
         assert events.ended == ["owner"]
         other.close()
         await asyncio.sleep(1)
@@ -167,7 +167,7 @@ def test_a_client_that_does_not_read_is_given_up_and_told_of_it_when_it_reads(mo
         assert events.ended == ["owner"]
         events.clients.tell(Notice("nobody hears that"))
         *_, word, end = await told(sock)
-        assert (word, end) == ({"type": "ownership_transferred", "pid": -1}, None)
+        assert (word, end) == ({"type": "OwnershipTransferred", "pid": -1}, None)
         sock.close()
 
     scene(play)
@@ -181,7 +181,8 @@ def test_the_last_word_waits_for_no_client_that_does_not_read():
         events.clients.tell(Notice("x" * (4 << 20)))
         await events.clients.close("rank 1 was killed", (reading, 7))
         words = await told(other)
-        assert words[1:] == [{"type": "stopped", "id": 7, "cut_off": "rank 1 was killed"}, None]
+        stopped = {"type": "Stopped", "cut_off": "rank 1 was killed"}
+        assert words[1:] == [{"type": "RootAnswered", "id": 7, "answer": stopped}, None]
         sock.close()
 
     scene(play)

@@ -39,7 +39,7 @@ class Resent:
             known = CellStatus("cell", RANKS, {rank: CellEnded("cell", ok=True) for rank in ended})
             begun_last = {rank: "cell" if rank in begun else "before" for rank in RANKS}
             cells = (known,) if listed else ()
-            status = CellStatusReply(1, cells, {}, (), (), (), begun_last)
+            status = CellStatusReply(cells, {}, (), (), (), begun_last)
             self.resender.take(status, now_s - age_s, set(running), now_s)
         return self.sent
 

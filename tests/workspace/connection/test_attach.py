@@ -210,7 +210,7 @@ def test_what_is_printed_between_attaching_and_joining_is_shown_once(tmp_path):
     )
     with owner(then=f"ws.run({code!r})") as (process, _):
         process.stdin.close()
-        wait_until(lambda: b"5\n" in ask_root("ours", GetOutput(1, 0)).text, "the cell has begun")
+        wait_until(lambda: b"5\n" in ask_root("ours", GetOutput(0)).text, "the cell has begun")
         process.kill()
         process.wait()
         with Workspace.attach() as ws:

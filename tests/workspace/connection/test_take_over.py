@@ -107,7 +107,7 @@ def left_by(then: str, *words: str) -> None:
 
 def rank_1() -> RankInfo:
     """Return how rank 1 of a workspace without an owner is."""
-    return ask_root("ours", GetTopology(1)).topology.ranks[1]
+    return ask_root("ours", GetTopology()).topology.ranks[1]
 
 
 def come(**options) -> tuple[Workspace, Notices]:

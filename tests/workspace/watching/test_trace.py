@@ -110,7 +110,7 @@ def packed(*rows):
 
 def test_clocks_of_other_hosts_are_moved_and_their_uncertainty_is_told():
     hosts = HostClock("here", 0, 0), HostClock("there", -500, 70_000)
-    answer = TraceIs(1, 2000, hosts, (0, 1), (packed((100, 200)), packed((590, 690))), (0, 4))
+    answer = TraceIs(2000, hosts, (0, 1), (packed((100, 200)), packed((590, 690))), (0, 4))
     trace = merged(answer)
     assert trace.records["rank"].tolist() == [1, 0]
     assert trace.records.entered_ns.tolist() == [90, 100]
@@ -132,7 +132,7 @@ def test_clocks_of_other_hosts_are_moved_and_their_uncertainty_is_told():
 def test_the_newest_are_kept_and_the_others_counted():
     here = (HostClock("here", 0, 0),)
     rows = packed((100, 400), (600, 700)), packed((200, 300), (500, 510))
-    trace = merged(TraceIs(1, 2000, here, (0, 0), rows, (3, 0)))
+    trace = merged(TraceIs(2000, here, (0, 0), rows, (3, 0)))
     assert trace.newest(4) is trace
     newest = trace.newest(1)
     assert newest.records.entered_ns.tolist() == [600]
@@ -143,7 +143,7 @@ def test_the_newest_are_kept_and_the_others_counted():
 def test_what_overlaps_lies_on_threads_beside():
     here = (HostClock("here", 0, 0),)
     rows = packed((100, 400), (200, 300), (350, 500), (600, 700))
-    events = events_of(merged(TraceIs(1, 2000, here, (0,), (rows,), (0,))))
+    events = events_of(merged(TraceIs(2000, here, (0,), (rows,), (0,))))
     assert [event["tid"] for event in events if event["ph"] == "X"] == [0, 1, 1, 0]
     names = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
     assert names == ["rank 0", "rank 0, beside it 1"]
@@ -151,7 +151,7 @@ def test_what_overlaps_lies_on_threads_beside():
 
 def test_before_the_first_operation_there_is_nothing_to_show():
     here = (HostClock("here", 0, 0),)
-    trace = merged(TraceIs(1, 2000, here, (0,), (b"",), (0,)))
+    trace = merged(TraceIs(2000, here, (0,), (b"",), (0,)))
     assert say_trace(trace, "x") == "x: the ranks have communicated nothing yet"
     assert [event for event in events_of(trace) if event["ph"] == "X"] == []
 
@@ -169,9 +169,7 @@ def test_before_the_first_operation_there_is_nothing_to_show():
 )
 def test_the_check_of_the_format_refuses_what_a_viewer_would_not_show(invalidate_output):
     here = (HostClock("here", 0, 0),)
-    encoded = merged(
-        TraceIs(1, 2000, here, (0,), (packed((100, 300), (300, 500)),), (0,))
-    ).to_json()
+    encoded = merged(TraceIs(2000, here, (0,), (packed((100, 300), (300, 500)),), (0,))).to_json()
     check_trace(encoded)
     found = json.loads(encoded)
     invalidate_output(next(event for event in found["traceEvents"] if event["ph"] == "X"))

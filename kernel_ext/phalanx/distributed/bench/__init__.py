@@ -23,26 +23,3 @@ from .request import (
     sizes_between,
 )
 from .run_sweep import busbw_factor, sweep
-
-__all__ = [
-    "DTYPES",
-    "OPERATIONS",
-    "AlgorithmChange",
-    "AlphaBeta",
-    "algorithm_changes",
-    "available_memory",
-    "busbw_factor",
-    "check_memory",
-    "check_request",
-    "fit_alpha_beta",
-    "fit_measurements",
-    "limits_of_ranks",
-    "measure_limits",
-    "measure_links",
-    "parse_size",
-    "physical_memory",
-    "sizes_between",
-    "sweep",
-    "time_left",
-    "unknown_limit",
-]

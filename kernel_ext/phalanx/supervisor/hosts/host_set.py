@@ -19,7 +19,17 @@ import msgspec
 
 import phalanx
 from phalanx.distributed.bootstrap.other_libraries import free_port, master_variables
-from phalanx.protocol import Activity, BootOptions, HostClock, HostInfo, HostPlan, Notice, ToRank
+from phalanx.protocol import (
+    Activity,
+    BootOptions,
+    GetOutput,
+    HostClock,
+    HostInfo,
+    HostPlan,
+    Notice,
+    OutputIs,
+    ToRank,
+)
 from phalanx.protocol.host import (
     FromCommand,
     FromHost,
@@ -31,11 +41,9 @@ from phalanx.protocol.host import (
     RankFrozen,
     RankGone,
     RankReport,
-    ReadShown,
     Refresh,
     Refreshed,
     RunCommand,
-    Shown,
     SignalRank,
     Spawn,
     ToHost,
@@ -284,9 +292,10 @@ class HostSet:
         answer = await self._of(rank).answer(Look(rank))
         return answer if isinstance(answer, Looked) else Looked(False, "")
 
-    async def read_shown(self, rank: int, since: int, max_lines: int) -> Shown:
-        answer = await self._of(rank).answer(ReadShown(rank, since, max_lines))
-        return answer if isinstance(answer, Shown) else Shown(b"", since, 0, 0)
+    async def read_output(self, question: GetOutput) -> OutputIs:
+        """Read a rank's output from byte ``since`` on."""
+        answer = await self._of(question.rank).answer(question)
+        return answer if isinstance(answer, OutputIs) else OutputIs(b"", question.since, 0, 0)
 
     async def traces(self) -> tuple[tuple[HostClock, ...], tuple[tuple[bytes, int], ...]]:
         """Return the clocks of all hosts and every rank's flight recorder.

@@ -22,7 +22,16 @@ from phalanx import hosts
 from phalanx.adapters import MLX_LIBRARY_VARIABLE, mlx_library
 from phalanx.distributed.bootstrap.other_libraries import MASTER_VARIABLES, place_variables
 from phalanx.distributed.bootstrap.stacks import STACKS_VARIABLE
-from phalanx.protocol import MOST_CONNECTIONS, USER_SIGNALS, HostInfo, ToRank, Welcome, WorldConfig
+from phalanx.protocol import (
+    MOST_CONNECTIONS,
+    USER_SIGNALS,
+    GetOutput,
+    HostInfo,
+    OutputIs,
+    ToRank,
+    Welcome,
+    WorldConfig,
+)
 from phalanx.protocol.host import (
     AbortEpoch,
     CloseInput,
@@ -37,11 +46,9 @@ from phalanx.protocol.host import (
     Looked,
     OutputDone,
     RankGone,
-    ReadShown,
     Refreshed,
     RunCommand,
     SampleRanks,
-    Shown,
     SignalRank,
     Spawn,
     ToHost,
@@ -179,10 +186,10 @@ class LocalHost:
             case Look():
                 child = self._ranks[request.rank].child
                 return Looked(False, None) if child is None else await child.look()
-            case ReadShown():
+            case GetOutput():
                 fd = self._ranks[request.rank].shown_fd
                 if fd < 0:
-                    return Shown(b"", 0, 0, 0)
+                    return OutputIs(b"", 0, 0, 0)
                 # On another thread: counting lines in a large file must not delay the ranks.
                 its = fd, request.since, request.max_lines
                 return await self._loop.run_in_executor(None, read_shown, *its)

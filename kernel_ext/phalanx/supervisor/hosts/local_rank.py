@@ -26,12 +26,13 @@ from phalanx.protocol import (
     FrameReader,
     Inspect,
     Join,
+    OutputIs,
     RankAnswer,
     ToRank,
     ToSupervisor,
     pack_frame,
 )
-from phalanx.protocol.host import FromHost, FromRankEnvelope, Looked, Shown
+from phalanx.protocol.host import FromHost, FromRankEnvelope, Looked
 
 from ..health.stacks import StackPipe
 from ..processes.child import ChildProcess
@@ -149,7 +150,7 @@ class RankProcess:
         return Looked(False, await self._stacks.dump(self.pid) if is_ours else None)
 
     def ask_to_end(self) -> None:
-        """Ask the rank to interrupt its cell and to end.
+        """AskRoot the rank to interrupt its cell and to end.
 
         The request does not depend on signals, for which cells may have their own handlers.
         """
@@ -223,7 +224,7 @@ def create_shown() -> int:
     return fd
 
 
-def read_shown(fd: int, since: int, max_lines: int) -> Shown:
+def read_shown(fd: int, since: int, max_lines: int) -> OutputIs:
     """Read the last lines that were shown from byte ``since`` on.
 
     If ``since`` is in the middle of a line, the whole line counts. The result has at most
@@ -242,7 +243,7 @@ def read_shown(fd: int, since: int, max_lines: int) -> Shown:
     if max_lines:
         data = _last_lines(data, max_lines)
     begin = end - len(data)
-    return Shown(_say_gaps(data), end, begin - since, _count_lines(fd, since, begin))
+    return OutputIs(_say_gaps(data), end, begin - since, _count_lines(fd, since, begin))
 
 
 def _say_gaps(data: bytes) -> bytes:

@@ -131,7 +131,7 @@ class CellScheduler:
 
         if unknown := set(request.ranks) - set(range(self._world.size)):  # the cell would never end
             self._announced.discard(request.cell)
-            return Failed(request.id, f"there is no {name_ranks(unknown)}")
+            return Failed(f"there is no {name_ranks(unknown)}")
         await self._restarts.settled(request.ranks, RESTART_WAIT_S)
         try:
             await asyncio.wait_for(wait(), UNFINISHED_WAIT_S)
@@ -139,13 +139,13 @@ class CellScheduler:
             stacks = await self._inspector.stacks(busy(), is_twice=True)
             if busy():
                 self._announced.discard(request.cell)
-                return Failed(request.id, say_busy(stacks))
+                return Failed(say_busy(stacks))
         is_wanted = request.cell in self._announced and still_wanted()
         self._announced.discard(request.cell)
         if not is_wanted:
-            return Failed(request.id, "the cell was taken back")
+            return Failed("the cell was taken back")
         self._membership.take_abort()
-        allowed = self._world.begin_cell(request.id, request.cell, request.ranks, request.title)
+        allowed = self._world.begin_cell(request.cell, request.ranks, request.title)
         self._host.take(WatchRanks(is_on=True))
         if allowed.reform:  # also for threads that outlived the previous cell
             self._membership.welcome_asking()

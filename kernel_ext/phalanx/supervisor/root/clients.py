@@ -22,6 +22,7 @@ from phalanx.protocol import (
     FromRoot,
     Hello,
     OwnershipTransferred,
+    RootAnswered,
     Stopped,
     WorkspaceRecord,
     pack_frame,
@@ -228,7 +229,8 @@ class Clients:
         """
         ends = [client.ended for client in self._all]
         for client in tuple(self._all):
-            client.tell(Stopped(asked[1] if asked and client is asked[0] else 0, cut_off))
+            number = asked[1] if asked and client is asked[0] else 0
+            client.tell(RootAnswered(number, Stopped(cut_off)))
             client.close()
         if ends:
             await asyncio.wait(ends, timeout=LAST_WORD_S)

@@ -11,16 +11,15 @@ from phalanx.protocol import (
     BootOptions,
     CellStatusReply,
     Failed,
-    FromRoot,
     GetCellStatus,
     GetOutput,
     GetStacks,
     GetTopology,
     GetTrace,
     LinkInfo,
-    OutputIs,
     RankDeath,
     RankInfo,
+    RootAnswer,
     StacksAre,
     TopologyIs,
     TraceIs,
@@ -33,7 +32,7 @@ from .observers import RankInspector
 from .replacement import ReplacementBacklog
 
 log = logging.getLogger(__name__)
-Question = GetTopology | GetStacks | GetTrace | GetOutput | GetCellStatus
+Query = GetTopology | GetStacks | GetTrace | GetOutput | GetCellStatus  # anybody may ask this
 
 
 def links_of(hosts: tuple[int, ...], transport: str) -> tuple[LinkInfo, ...]:
@@ -78,28 +77,29 @@ class QueryService:
         self._marks = {rank: self._host.report(rank).shown_nbytes for rank in self._marks}
         self._world.cells.is_end_seen = not self._world.unfinished()
 
-    async def answer(self, question: Question) -> FromRoot:
+    async def answer(self, question: Query) -> RootAnswer:
         """Answer one question; an error must not end the workspace."""
         try:
             return await self._answer(question)
         except Exception as error:
             log.exception("a question could not be answered")
-            return Failed(question.id, f"the supervisor cannot tell: {error}")
+            return Failed(f"the supervisor cannot tell: {error}")
 
-    async def _answer(self, question: Question) -> FromRoot:
+    async def _answer(self, question: Query) -> RootAnswer:
         if isinstance(question, GetTopology):
             await self._host.refresh()
-            return TopologyIs(question.id, self._topology())
+            return TopologyIs(self._topology())
         if isinstance(question, GetStacks):
             stacks = await self._inspector.stacks(question.ranks, is_twice=question.is_twice)
-            return StacksAre(question.id, stacks)
+            return StacksAre(stacks)
         if isinstance(question, GetTrace):
-            return await self._trace(question)
+            return await self._trace()
         if isinstance(question, GetOutput):
-            return await self._output(question)
+            if question.rank not in self._host.ranks:
+                return Failed(f"there is no rank {question.rank}")
+            return await self._host.read_output(question)
         ranks = self._world.ranks
         return CellStatusReply(
-            question.id,
             self._world.cells.statuses(),
             self._marks,
             tuple(
@@ -138,16 +138,9 @@ class QueryService:
             links=links_of(hosts, self._options.world.transport),
         )
 
-    async def _trace(self, question: GetTrace) -> TraceIs:
+    async def _trace(self) -> TraceIs:
         """Read all flight recorders, each in the clock of its host."""
         clocks, found = await self._host.traces()
         records, dropped = zip(*found, strict=True)
         now = time.monotonic_ns()
-        return TraceIs(question.id, now, clocks, self._host.layout.hosts, records, dropped)
-
-    async def _output(self, question: GetOutput) -> FromRoot:
-        if question.rank not in self._host.ranks:
-            return Failed(question.id, f"there is no rank {question.rank}")
-        piece = await self._host.read_shown(question.rank, question.since, question.max_lines)
-        left_out = piece.left_out_nbytes, piece.left_out_lines
-        return OutputIs(question.id, piece.text, piece.end, *left_out)
+        return TraceIs(now, clocks, self._host.layout.hosts, records, dropped)

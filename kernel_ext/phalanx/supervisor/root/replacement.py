@@ -253,7 +253,7 @@ class Restarts:
         ranks = tuple(sorted(set(request.ranks) or {*dead, *under_way}))
         refusal = refusal_of(ranks, self._world.size, dead, under_way, force=request.force)
         if refusal:
-            return Failed(request.id, refusal)
+            return Failed(refusal)
         self.deaths.forget(ranks)
         joined = tuple(rank for rank in ranks if rank in under_way)
         if request.force:  # again: the first request gives the ranks time to end
@@ -273,7 +273,7 @@ class Restarts:
         for rank, one in its.items():  # reported to the first that has waited
             if one.killed is not None:
                 killed[rank], one.killed = one.killed, None
-        return Restarted(request.id, new, failed, joined, self._rank_ending.say(killed))
+        return Restarted(new, failed, joined, self._rank_ending.say(killed))
 
     def claim(self, rank: int, request: Restart | None = None) -> bool:
         """Reserve a rank for `replace`; False if a replacement is under way."""

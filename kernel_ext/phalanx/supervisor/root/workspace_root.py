@@ -17,6 +17,7 @@ import msgspec
 from phalanx.protocol import (
     AddStartupCell,
     AskDebugger,
+    AskRoot,
     BeginCell,
     Booted,
     BootFailed,
@@ -41,6 +42,9 @@ from phalanx.protocol import (
     Registered,
     ReplacementsReady,
     Restart,
+    RootAnswer,
+    RootAnswered,
+    RootRequest,
     Stop,
     ToRoot,
     ToSupervisor,
@@ -57,7 +61,7 @@ from ..world.state import WorldState
 from .cells import CellScheduler
 from .clients import Client, Clients
 from .observers import Samplers
-from .queries import QueryService, Question
+from .queries import Query, QueryService
 from .replacement import RankEnding, ReplacementBacklog, Restarts
 from .root import Root
 
@@ -129,7 +133,7 @@ class WorkspaceRoot(Root):
             self._backlog,
             tell=self.tell,
         )
-        self._answers = QueryService(
+        self._queries = QueryService(
             options,
             world,
             self._host,
@@ -233,21 +237,13 @@ class WorkspaceRoot(Root):
         if isinstance(message, Hello):
             if self._clients.greet(client, message) and self._is_booted:
                 self._clients.answer(client, self._booted())
-        elif isinstance(message, Question):
-            self._tasks.spawn(self._answer(client, message))
+        elif isinstance(message, AskRoot):
+            self._on_ask(client, message)
         elif isinstance(message, WatchSamples):
             if self._samplers.watch(client, message.seconds):
                 self._tasks.spawn(self._samplers.run())
         elif not self._clients.has_owner(client):
-            if isinstance(message, BeginCell | Restart | Stop):
-                self._clients.answer(
-                    client, Failed(message.id, f"{self._clients.owner} has it now")
-                )
-        elif self._clients.is_stopping and isinstance(message, BeginCell | Restart):
-            self._clients.answer(client, Failed(message.id, STOPPING))
-        elif isinstance(message, BeginCell):
-            self._cells.announce(message.cell)
-            self._tasks.spawn(self._begin_cell(client, message))
+            pass
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
         elif isinstance(message, OrderRanks) and self._is_booted:
@@ -259,14 +255,47 @@ class WorkspaceRoot(Root):
             self._backlog.keep(message)
         elif isinstance(message, ReplacementsReady):
             self._backlog.settle(message)
-        elif isinstance(message, Restart):
-            self._tasks.spawn(self._restart(client, message))
-        elif isinstance(message, Stop):
-            self._stop_request = client, message.id
+
+    def _on_ask(self, client: Client, asked: AskRoot) -> None:
+        question = asked.request
+        if refusal := self._refusal(client, question):
+            self._clients.answer(client, RootAnswered(asked.id, Failed(refusal)))
+        elif isinstance(question, Stop):
+            self._stop_request = client, asked.id
             self.stop()
+        else:
+            if isinstance(question, BeginCell):
+                self._cells.announce(question.cell)
+            self._tasks.spawn(self._answer(client, asked.id, question))
+
+    def _refusal(self, client: Client, question: RootRequest) -> str:
+        """Return why a client may not ask this now; "": it may."""
+        if isinstance(question, Query):
+            return ""
+        if not self._clients.has_owner(client):
+            return f"{self._clients.owner} has it now"
+        if self._clients.is_stopping and not isinstance(question, Stop):
+            return STOPPING
+        if isinstance(question, Restart) and not self._is_booted:
+            return "the ranks are not up yet"
+        return ""
+
+    async def _answer(
+        self, client: Client, number: int, question: Query | BeginCell | Restart
+    ) -> None:
+        answer: RootAnswer
+        if isinstance(question, BeginCell):
+            answer = await self._cells.begin(question, lambda: self._clients.has_owner(client))
+        elif isinstance(question, Restart):
+            answer = await self._restarts.restart(question)
+        else:
+            answer = await self._queries.answer(question)
+        self._clients.answer(client, RootAnswered(number, answer))
+        if isinstance(question, BeginCell):
+            self._stalls.look()
 
     def _on_owner_gone(self) -> None:
-        self._answers.mark()
+        self._queries.mark()
         for rank in self._world.alive if self._is_booted else ():
             self._host.send(rank, AskDebugger(b""))
 
@@ -276,20 +305,6 @@ class WorkspaceRoot(Root):
 
     def _booted(self) -> Booted:
         return self._engines.booted(self._clients.n_owners)
-
-    async def _answer(self, client: Client, question: Question) -> None:
-        self._clients.answer(client, await self._answers.answer(question))
-
-    async def _restart(self, client: Client, request: Restart) -> None:
-        if self._is_booted:
-            self._clients.answer(client, await self._restarts.restart(request))
-        else:
-            self._clients.answer(client, Failed(request.id, "the ranks are not up yet"))
-
-    async def _begin_cell(self, client: Client, request: BeginCell) -> None:
-        answer = await self._cells.begin(request, lambda: self._clients.has_owner(client))
-        self._clients.answer(client, answer)
-        self._stalls.look()
 
     # -- the ranks ---------------------------------------------------------------------------
 

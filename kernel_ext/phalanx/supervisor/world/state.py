@@ -279,9 +279,7 @@ class WorldState:
 
     # -- cells --------------------------------------------------------------------------------
 
-    def begin_cell(
-        self, request_id: int, cell: str, ranks: tuple[int, ...], title: str = ""
-    ) -> CellAllowed:
+    def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
         """Start a cell; begin a new epoch first if needed and possible.
 
         ``reform`` in the answer tells the client to have the ranks enter the epoch. It is also set
@@ -295,7 +293,7 @@ class WorldState:
         # A rank that still runs an earlier cell takes no part in this one.
         self._absence_reason = dict.fromkeys(self.unfinished(), "still runs the cell before")
         self.cells.begin(cell, ranks, title)
-        return CellAllowed(request_id, self.epoch, reform, dict(self.dead))
+        return CellAllowed(self.epoch, reform, dict(self.dead))
 
     def end_cell(self, rank: int, end: CellEnded) -> None:
         """Record that a rank's part of a cell is over."""

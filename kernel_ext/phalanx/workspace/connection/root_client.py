@@ -22,6 +22,7 @@ from typing import TypeVar
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     AddStartupCell,
+    AskRoot,
     AttachRefused,
     BeginCell,
     Booted,
@@ -48,6 +49,9 @@ from phalanx.protocol import (
     ReplacementsReady,
     Restart,
     Restarted,
+    RootAnswer,
+    RootAnswered,
+    RootRequest,
     Samples,
     StacksAre,
     Stop,
@@ -70,21 +74,8 @@ AGAIN_S = 1.0  # if no sample came since the last renewal: the renewal may have 
 KEPT = 64  # twice the samples of one lease; about 3 MB with 64 busy ranks
 
 log = logging.getLogger(__name__)
-Answer = TypeVar(
-    "Answer", CellAllowed, TopologyIs, StacksAre, TraceIs, CellStatusReply, OutputIs, Restarted
-)
-
-_ANSWERS = (
-    CellAllowed
-    | TopologyIs
-    | StacksAre
-    | TraceIs
-    | CellStatusReply
-    | OutputIs
-    | Restarted
-    | Failed
-    | Stopped
-)
+_Answer = TypeVar("_Answer", bound=RootAnswer)
+_Message = TypeVar("_Message")
 
 ANSWER_S = 10.0  # the root answers in milliseconds
 # A new cell may wait 5 s for replaced ranks, 2 s for the last cell, and 30 s for ranks to join.
@@ -164,7 +155,7 @@ class ChangeWatch:
         self._is_resting = self._is_due = False
 
     def changed(self) -> None:
-        """Ask now, or when the interval since the last question ends."""
+        """AskRoot now, or when the interval since the last question ends."""
         with self._lock:
             self._is_due = self._is_resting
             if self._is_resting:
@@ -204,7 +195,7 @@ class RootClient:
         self._on_news = on_news
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._waiting: dict[int, Callable[[FromRoot], None]] = {}
+        self._waiting: dict[int, Callable[[RootAnswer], None]] = {}
         self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         self._thread = thread
         self._samples = SampleLog(self._send)
@@ -212,7 +203,7 @@ class RootClient:
         self._is_booting = True
         self._has_ended = threading.Event()
         self._stop_id = 0
-        self._stopped: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()  # the answer to `Stop`
+        self._stopped: queue.SimpleQueue[RootAnswer] = queue.SimpleQueue()  # the answer to `Stop`
         self._changes: ChangeWatch | None = None
         try:
             self._link = RootLink(thread, root.sock, FromRoot, self._receive, self._on_end)
@@ -282,9 +273,7 @@ class RootClient:
 
         Raises KeyboardInterrupt if ``is_stopped`` says so meanwhile.
         """
-        allowed = self._ask(
-            lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed, BEGIN_S, is_stopped
-        )
+        allowed = self._ask(BeginCell(cell, ranks, title), CellAllowed, BEGIN_S, is_stopped)
         self._changed()
         return allowed
 
@@ -313,22 +302,22 @@ class RootClient:
         self._send(ReplacementsReady(tuple(engines)))
 
     def cell_status(self) -> CellStatusReply:
-        """Ask how cells and ranks stand, and what was missed."""
-        return self._ask(GetCellStatus, CellStatusReply)
+        """AskRoot how cells and ranks stand, and what was missed."""
+        return self._ask(GetCellStatus(), CellStatusReply)
 
     def output(self, rank: int, *, since: int = 0, max_lines: int = 0) -> OutputIs:
-        """Ask for the end of a rank's output since a byte."""
-        return self._ask(lambda id_: GetOutput(id_, rank, since, max_lines), OutputIs)
+        """AskRoot for the end of a rank's output since a byte."""
+        return self._ask(GetOutput(rank, since, max_lines), OutputIs)
 
     def topology(self) -> WorldTopology:
-        return self._ask(GetTopology, TopologyIs).topology
+        return self._ask(GetTopology(), TopologyIs).topology
 
     def look(self, take: Callable[[WorldTopology], None]) -> None:
-        """Ask for the topology without waiting.
+        """AskRoot for the topology without waiting.
 
         ``take`` is called on the socket thread, or never if the root does not answer.
         """
-        self._ask_later(GetTopology, TopologyIs, lambda answer: take(answer.topology))
+        self._ask_later(GetTopology(), TopologyIs, lambda answer: take(answer.topology))
 
     def follow(self, take: Callable[[WorldTopology | None], None]) -> None:
         """Call ``take`` with the topology, now and after each change.
@@ -352,14 +341,14 @@ class RootClient:
             self._changes.changed()
 
     def see_cells(self, take: Callable[[CellStatusReply], None]) -> None:
-        """Ask how cells stand without waiting; ``take`` as in `look`."""
-        self._ask_later(GetCellStatus, CellStatusReply, take)
+        """AskRoot how cells stand without waiting; ``take`` as in `look`."""
+        self._ask_later(GetCellStatus(), CellStatusReply, take)
 
     def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
-        return self._ask(lambda id_: GetStacks(id_, ranks), StacksAre).stacks
+        return self._ask(GetStacks(ranks), StacksAre).stacks
 
     def trace(self) -> TraceIs:
-        return self._ask(GetTrace, TraceIs)
+        return self._ask(GetTrace(), TraceIs)
 
     def samples(self, after: int) -> SampleView:
         """Return the samples that have come, and request more for a while."""
@@ -371,15 +360,12 @@ class RootClient:
         is_twice: bool,
         take: Callable[[dict[int, RankStack]], None],
     ) -> None:
-        """Ask for the stacks of ranks without waiting.
+        """AskRoot for the stacks of ranks without waiting.
 
         ``take`` as in `look`, ``is_twice`` as in `GetStacks`.
         """
-        self._ask_later(
-            lambda id_: GetStacks(id_, ranks, is_twice),
-            StacksAre,
-            lambda answer: take(answer.stacks),
-        )
+        question = GetStacks(ranks, is_twice)
+        self._ask_later(question, StacksAre, lambda answer: take(answer.stacks))
 
     def restart(
         self,
@@ -393,23 +379,20 @@ class RootClient:
 
         The options are those of `Restart`.
         """
-        return self._ask(
-            lambda id_: Restart(id_, ranks, force, copy_from, init),
-            Restarted,
-            self._root.record.grace_s + RESTART_S,
-        )
+        limit_s = self._root.record.grace_s + RESTART_S
+        return self._ask(Restart(ranks, force, copy_from, init), Restarted, limit_s)
 
     def ask_to_stop(self) -> None:
-        """Ask the root to end the ranks, without waiting.
+        """AskRoot the root to end the ranks, without waiting.
 
         Only the first call asks.
         """
         if not self._stop_id:
-            self._stop_id = self._request(Stop, self._stopped.put)
+            self._stop_id = self._request(Stop(), self._stopped.put)
 
     def kill_ranks(self) -> None:
         """Repeat the request of `ask_to_stop`: the root kills the ranks."""
-        self._send(Stop(self._stop_id))
+        self._send(AskRoot(self._stop_id, Stop()))
 
     def stop(self) -> str:
         """End the ranks, the controller and the supervisor; idempotent.
@@ -444,34 +427,31 @@ class RootClient:
         self.let_go()
         self._has_ended.wait(END_S)
 
-    def _request(self, make: Callable[[int], ToRoot], answered: Callable[[FromRoot], None]) -> int:
+    def _request(self, question: RootRequest, answered: Callable[[RootAnswer], None]) -> int:
         request_id = next(self._ids)
         with self._lock:
             self._waiting[request_id] = answered
-        self._send(make(request_id))
+        self._send(AskRoot(request_id, question))
         return request_id
 
     def _ask_later(
-        self,
-        make: Callable[[int], ToRoot],
-        kind: type[Answer],
-        take: Callable[[Answer], None],
+        self, question: RootRequest, kind: type[_Answer], take: Callable[[_Answer], None]
     ) -> None:
-        def answered(answer: FromRoot) -> None:
+        def answered(answer: RootAnswer) -> None:
             if isinstance(answer, kind):
                 take(answer)
 
-        self._request(make, answered)
+        self._request(question, answered)
 
     def _ask(
         self,
-        make: Callable[[int], ToRoot],
-        kind: type[Answer],
+        question: RootRequest,
+        kind: type[_Answer],
         timeout_s: float = ANSWER_S,
         is_stopped: Callable[[], bool] = lambda: False,
-    ) -> Answer:
-        inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
-        request_id = self._request(make, inbox.put)
+    ) -> _Answer:
+        inbox: queue.SimpleQueue[RootAnswer] = queue.SimpleQueue()
+        request_id = self._request(question, inbox.put)
         try:
             answer = self._wait(inbox, timeout_s, "an answer of the supervisor", is_stopped)
         finally:
@@ -486,11 +466,11 @@ class RootClient:
 
     def _wait(
         self,
-        inbox: queue.SimpleQueue[FromRoot],
+        inbox: queue.SimpleQueue[_Message],
         timeout_s: float,
         what: str,
         is_stopped: Callable[[], bool] = lambda: False,
-    ) -> FromRoot:
+    ) -> _Message:
         # In steps, so that the supervisor's exit is noticed, and Ctrl-C on every platform.
         for _ in range(max(1, round(timeout_s / POLL_S))):
             try:
@@ -523,11 +503,11 @@ class RootClient:
                 self._boot.put(message)
         elif isinstance(message, Notice) and self._is_booting:
             self._boot.put(message)
-        elif isinstance(message, _ANSWERS):
+        elif isinstance(message, RootAnswered):
             with self._lock:
                 take = self._waiting.pop(message.id, None)
             if take is not None:
-                take(message)
+                take(message.answer)
         else:
             self._on_news(message)
             if isinstance(message, PartEnded | RankLost | Replaced):
