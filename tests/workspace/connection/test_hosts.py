@@ -468,12 +468,12 @@ def test_a_script_loses_no_line_and_says_none_twice_over_connections_that_break(
     reader.start()
     wait_until(lambda: len(shown) == 2 or not reader.is_alive(), "both ranks print")
     assert reader.is_alive(), launcher.end()
-    root, hosts, n_cuts = launcher.root, launcher.ranks, 0
+    hosts, n_cuts = launcher.ranks, 0
 
     def has_ended_though_cut():
         nonlocal n_cuts
         with contextlib.suppress(psutil.Error, OSError):  # they end meanwhile
-            n_cuts += sum(cut(root.pid, host.pid) for host in hosts)
+            n_cuts += sum(cut(launcher.popen.pid, host.pid) for host in hosts)
         if n_cuts > 2:
             go.touch()
         return not reader.is_alive()

@@ -283,7 +283,7 @@ class AttachedCell(Cell):
 
 
 class Call(Cell):
-    """A cell that ranks answer with values; a user's function or one of our calls.
+    """A cell that ranks answer with values.
 
     A call that is not announced is unknown to the root: a rank's part is over with the reply.
 

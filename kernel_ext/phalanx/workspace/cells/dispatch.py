@@ -186,7 +186,7 @@ class Dispatch:
             del self._ended[next(iter(self._ended))]
 
     def _find(self, message_id: str, *, is_output: bool) -> tuple[Cell | None, int]:
-        """Return the cell and the rank of a message; -1 for another message.
+        """Return the cell and rank of a message; -1: another message.
 
         Output is also shown below a cell that has ended.
         """

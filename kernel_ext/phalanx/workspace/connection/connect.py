@@ -14,6 +14,7 @@ import phalanx
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     Hello,
+    RootAnswered,
     Stopped,
     WorkspaceRecord,
     pack_frame,
@@ -194,6 +195,7 @@ def stop_workspace(name: str, timeout_s: float = STOP_S) -> tuple[int, str]:
             while True:
                 body = read_frame(root.sock)
                 with contextlib.suppress(ValueError):  # another message
-                    cut_off = msgspec.msgpack.decode(body, type=Stopped).cut_off
+                    answer = msgspec.msgpack.decode(body, type=RootAnswered).answer
+                    cut_off = answer.cut_off if isinstance(answer, Stopped) else cut_off
         root.close(END_S)
         return root.record.size, cut_off
