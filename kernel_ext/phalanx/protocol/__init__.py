@@ -1,6 +1,6 @@
 """Export the records and messages that phalanx processes share.
 
-Messages between hosts (`protocol.host`) and of scripts (`protocol.scripts`) are imported from there.
+Messages between hosts are imported from `protocol.host`.
 """
 
 from __future__ import annotations
