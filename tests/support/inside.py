@@ -71,7 +71,7 @@ def replace_step(
 
 
 def ask_root(name: str, question: RootRequest) -> Any:
-    """AskRoot the root of a workspace without owning it, and return its answer."""
+    """Ask the root of a workspace without owning it, and return its answer."""
     root = find_root(name)
     assert root is not None, f"there is no workspace {name}"
     try:

@@ -150,7 +150,7 @@ class RankProcess:
         return Looked(False, await self._stacks.dump(self.pid) if is_ours else None)
 
     def ask_to_end(self) -> None:
-        """AskRoot the rank to interrupt its cell and to end.
+        """Ask the rank to interrupt its cell and to end.
 
         The request does not depend on signals, for which cells may have their own handlers.
         """

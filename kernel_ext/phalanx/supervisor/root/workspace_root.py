@@ -261,7 +261,8 @@ class WorkspaceRoot(Root):
         if refusal := self._refusal(client, question):
             self._clients.answer(client, RootAnswered(asked.id, Failed(refusal)))
         elif isinstance(question, Stop):
-            self._stop_request = client, asked.id
+            # A second request may come before the first one's number is known to its thread.
+            self._stop_request = self._stop_request or (client, asked.id)
             self.stop()
         else:
             if isinstance(question, BeginCell):

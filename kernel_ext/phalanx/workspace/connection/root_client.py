@@ -306,14 +306,14 @@ class RootClient:
         return self._ask(GetCellStatus(), CellStatusReply)
 
     def output(self, rank: int, *, since: int = 0, max_lines: int = 0) -> OutputIs:
-        """AskRoot for the end of a rank's output since a byte."""
+        """Ask for the end of a rank's output since a byte."""
         return self._ask(GetOutput(rank, since, max_lines), OutputIs)
 
     def topology(self) -> WorldTopology:
         return self._ask(GetTopology(), TopologyIs).topology
 
     def look(self, take: Callable[[WorldTopology], None]) -> None:
-        """AskRoot for the topology without waiting.
+        """Ask for the topology without waiting.
 
         ``take`` is called on the socket thread, or never if the root does not answer.
         """
@@ -360,7 +360,7 @@ class RootClient:
         is_twice: bool,
         take: Callable[[dict[int, RankStack]], None],
     ) -> None:
-        """AskRoot for the stacks of ranks without waiting.
+        """Ask for the stacks of ranks without waiting.
 
         ``take`` as in `look`, ``is_twice`` as in `GetStacks`.
         """
@@ -383,7 +383,7 @@ class RootClient:
         return self._ask(Restart(ranks, force, copy_from, init), Restarted, limit_s)
 
     def ask_to_stop(self) -> None:
-        """AskRoot the root to end the ranks, without waiting.
+        """Ask the root to end the ranks, without waiting.
 
         Only the first call asks.
         """
