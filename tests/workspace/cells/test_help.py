@@ -6,6 +6,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 from support.promise import within
 from support.ranks.cells import BackgroundCell, wait_busy, wait_in
@@ -167,6 +168,8 @@ def test_a_frozen_rank_costs_no_more_than_the_limit(breakable):
     ws = breakable
     pid = ws.topology().ranks[0].pid
     os.kill(pid, signal.SIGSTOP)
+    stopped = psutil.STATUS_STOPPED  # until then its threads run on
+    wait_until(lambda: psutil.Process(pid).status() == stopped, "the rank is frozen")
     try:
         with within(), pytest.raises(NoHelp, match="rank 0 did not answer in 0.5 s"):
             ws.help.complete("p", 1)
