@@ -217,11 +217,13 @@ def test_logins_between_hosts_are_what_mpi_needs(bed):
 
 @pytest.mark.slow
 def test_a_host_that_does_not_answer_has_its_time(bed):
-    bed.cut(1)
+    server = bed.hosts[1].sshd
+    server.send_signal(signal.SIGSTOP)  # its kernel takes the connection, and nobody answers
     try:
-        status, said = _doctor(bed, "--hosts", "b,c", "--timeout", str(ROOM_S))
+        words = ["--hosts", "b,c", "--timeout", str(ROOM_S)]
+        status, said = _doctor(bed, *words, f"--ssh-arg=-oConnectTimeout={PATIENCE_S:.0f}")
     finally:
-        bed.mend(1)
+        server.send_signal(signal.SIGCONT)
     assert status == 1
     assert f"fail  ssh        b: ssh has not got in, after {ROOM_S:g} s" in said
     assert "ok    ssh        without a prompt to c" in said

@@ -231,6 +231,18 @@ def test_who_asks_in_vain_is_refused_for_a_rank_that_has_ended_or_died():
     assert refused.message.startswith("killed; the group cannot be formed without it")
 
 
+def test_a_rank_that_was_refused_and_ended_its_cell_is_not_the_cause_for_the_next():
+    world = WorldState(3)
+    world.begin_cell("cell", (0, 2))
+    world.ask(0, Recover(5, 1, is_over=True))
+    ((_, first),) = world.refuse_asking(world.gone())
+    world.end_cell(0, CellEnded("cell", ok=False))
+    world.ask(2, Recover(6, 1, is_over=True))
+    ((_, second),) = world.refuse_asking(world.gone())
+    assert (first.rank, second.rank) == (1, 1)
+    assert first.message == second.message
+
+
 def test_who_gives_up_learns_who_has_not_come_at_all():
     world = WorldState(3)
     for rank in (0, 1):

@@ -69,6 +69,7 @@ class WorldState:
         self._living_on: set[int] = set()  # ranks with threads that outlived their cell
         self._asking: dict[int, Recover] = {}  # ranks that wait for the next epoch
         self._asked: set[int] = set()  # ranks that asked in this epoch, also withdrawn ones
+        self._absentee = -1  # the rank for which the latest of them was refused
         self._welcomed: set[int] = set()  # ranks that were asked to enter this epoch
 
     # -- rendezvous ---------------------------------------------------------------------------
@@ -253,7 +254,8 @@ class WorldState:
                 remedy = "%distributed restart, or start the ranks anew"
             why += f"; the group cannot be formed without it: {remedy}"
         else:
-            who = away[0]
+            # A rank that was refused may have ended its cell since: it is not the cause.
+            who = self._absentee = self._absentee if self._absentee in away else away[0]
             why = f"{self.absence_reason(who)}; px.recover() of the others can never complete"
         return [(rank, Refused(request, who, why)) for rank, request in self.take_asking()]
 
