@@ -34,7 +34,6 @@ pytest_plugins = [
     "support.runs.history",
     "support.hosts.hosts_bed",
     "support.programs.memory",
-    "support.runs.quarantine",
     "support.runs.schedule",
     "support.runs.skips",
 ]

@@ -19,7 +19,7 @@ TESTS = Path(__file__).resolve().parents[1]
 def main() -> None:
     import atheris
 
-    sys.path.insert(0, str(TESTS))
+    sys.path[:0] = [str(TESTS), str(TESTS / "packages")]
     name, *options = sys.argv[1:]
     target = importlib.import_module(f"fuzz.targets.{name}")
     # Not instrument_imports(): modules of an editable installation come from a loader of their own.

@@ -1,7 +1,7 @@
 """Reach the private parts of running objects; no other file of the tests names them.
 
 A test uses this only where no public name shows what it needs, such as the supervisor's process or a
-message on its way. `tests/project/test_layers.py` refuses the names elsewhere.
+message on its way. `tests/system/project/test_layers.py` refuses the names elsewhere.
 """
 
 from __future__ import annotations

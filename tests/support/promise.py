@@ -14,7 +14,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+from support.places import ROOT
 
 __all__ = [
     "BOUND_S",
@@ -37,7 +38,7 @@ ROOM_S = 10.0
 # still for as long makes a healthy rank look frozen or late: so they are longer in ordinary runs.
 SILENCE_S = 1.0 if HOLDS else 3.0
 SLOW_OPERATION_S = 0.4 if HOLDS else 1.5
-_RECORD = Path(__file__).parents[2] / "build" / "bounds.jsonl"
+_RECORD = ROOT / "build" / "bounds.jsonl"
 
 
 def after_silence_s(silence_s: float) -> float:

@@ -1,7 +1,7 @@
 """Write `notebooks/guide/reference.md` from the parsers and the docstrings of the public names.
 
 Run it from the repository, with an installed phalanx: ``PYTHONPATH=tests python -m support.reference_page``.
-`tests/project/test_guide.py` compares its text with the page.
+`tests/system/project/test_guide.py` compares its text with the page.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from support.places import ROOT
 
 import phalanx
 from phalanx.cli.main import _parser
@@ -24,7 +25,7 @@ from phalanx.magics.arguments import (
     subcommands,
 )
 
-PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "guide" / "reference.md"
+PAGE = ROOT / "notebooks" / "guide" / "reference.md"
 COMMANDS = subcommands(_parser())
 ACTIONS = subcommands(line_parser())
 MAGICS = {

@@ -1,5 +1,5 @@
 // What is new in a flight recorder, and who came last: on records made up. What they are for
-// records of all kinds, tests/distributed/recorder/test_spans.py adds up.
+// records of all kinds, tests/packages/distributed/recorder/test_spans.py adds up.
 #include <doctest/doctest.h>
 
 #include <limits>

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 from support.programs.launching import launch
 from support.programs.memory import least_growth
 from support.runs.tiers import deep
-
-TESTS = str(Path(__file__).parents[1])
 
 
 @pytest.fixture
@@ -21,7 +18,7 @@ def recovering(script):
 
     def run(code, n, *words):
         path = script("from distributed.cells import recover_cells\nimport phalanx as px\n" + code)
-        paths = os.pathsep.join([TESTS, *filter(None, sys.path)])
+        paths = os.pathsep.join(filter(None, sys.path))
         ended = launch(
             "-n", str(n), *words, sys.executable, path, env={"PYTHONPATH": paths, "N": str(n)}
         )

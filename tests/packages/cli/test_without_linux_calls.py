@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
+from support.places import TESTS
 from support.programs.launching import PATIENT
 from support.programs.leftovers import Family
 from support.promise import BOUND_S
@@ -47,9 +47,7 @@ def elsewhere(tmp_path):
     """What a program's environment needs."""
     site = tmp_path / "site"
     site.mkdir()
-    shutil.copy(
-        Path(__file__).parents[1] / "support/programs/elsewhere.py", site / "sitecustomize.py"
-    )
+    shutil.copy(TESTS / "support/programs/elsewhere.py", site / "sitecustomize.py")
     return {
         "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     }

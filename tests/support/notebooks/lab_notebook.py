@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import nbformat
 from support.notebooks.browser import chromium_page
 from support.notebooks.jupyter_servers import lab, open_notebook
+from support.places import ARTIFACTS
 from support.waiting import wait_until
 
 __all__ = ["Onlooker", "PageSizes", "notebook_in_lab", "write_notebook"]
 
-_ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 _N_LOOKS = 5
 _TWO_FRAMES = "() => new Promise(then => requestAnimationFrame(() => requestAnimationFrame(then)))"
 _HELD = ("JSHeapUsedSize", "Nodes", "JSEventListeners")  # in bytes, and two counts
@@ -88,8 +88,8 @@ class Onlooker:
 
     def look(self, what: str) -> None:
         """Keep a picture."""
-        _ARTIFACTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=_ARTIFACTS / f"live-{self.kind}-{what}.png")
+        ARTIFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=ARTIFACTS / f"live-{self.kind}-{what}.png")
 
     def press(self, words: str, **options: Any) -> None:
         """Click a button of the widget."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["ARTIFACTS", "focused", "play", "put"]
+from support.places import ROOT
 
-_ROOT = Path(__file__).resolve().parents[3]
-ARTIFACTS = _ROOT / "tests" / "artifacts"
-_STATIC = _ROOT / "widgets" / "static"
+__all__ = ["focused", "play", "put"]
+
+_STATIC = ROOT / "widgets" / "static"
 _PLAY = """async ([code, css, values]) => {
     const style = document.createElement('style');
     style.textContent = css;

@@ -12,9 +12,10 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.places import TESTS
 from support.programs.processes import wait_gone, with_variable
 
-CELLS = str(Path(__file__).parents[2] / "distributed" / "mpi" / "mpi_failing.py")
+CELLS = str(TESTS / "packages" / "distributed" / "mpi" / "mpi_failing.py")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Each run appends one line a test to ``build/history.jsonl``. ``tests/tools/gate.py`` reads the failures of its
 run there: it names the run in ``PHALANX_RUN`` (``PHALANX_NO_HISTORY=1``: nothing is recorded).
-``python -m support.runs.history`` writes ``tests/durations.json`` from it, by which `support.runs.schedule`
-starts the longest files first.
+``python -m support.runs.history`` writes ``durations.json`` from it, by which `support.runs.schedule` starts the
+longest files first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["DURATIONS", "HISTORY", "Outcome", "append", "outcomes"]
 
 ROOT = Path(__file__).parents[3]
 HISTORY = ROOT / "build" / "history.jsonl"
-DURATIONS = ROOT / "tests" / "durations.json"
+DURATIONS = Path(__file__).with_name("durations.json")
 N_SLOWEST = 15
 _WORST_LAST = ("passed", "skipped", "xfailed", "failed")
 
@@ -34,9 +34,7 @@ class Outcome:
 
     run: str  # when the run began, and its process
     test: str
-    outcome: (
-        str  # passed, skipped, xfailed (also: failed in quarantine), failed; flaky: of the gate
-    )
+    outcome: str  # passed, skipped, xfailed, failed; flaky: of the gate
     seconds: float  # set-up and tear-down included
     load: float  # the machine's load average when the test ended
 

@@ -1,6 +1,6 @@
 """pytest plugin: with pytest-xdist, give each worker one file at a time, the longest first.
 
-A file's tests share ranks and kernels, so they stay together. ``tests/durations.json`` says how long
+A file's tests share ranks and kernels, so they stay together. ``durations.json`` says how long
 each file took; a file that it does not name comes first.
 """
 

@@ -1,4 +1,4 @@
-"""pytest plugin: in CI a skip fails unless ``tests/skips.toml`` allows its reason.
+"""pytest plugin: in CI a skip fails unless ``skips.toml`` allows its reason.
 
 A skip is silent: without this, a missing package would turn its tests off for good. ``CI`` or
 ``PHALANX_MUST_RUN=1`` in the environment, which `.ci/run` sets, turns the check on.
@@ -20,7 +20,7 @@ except ImportError:  # Python 3.10; pytest depends on it there
 
 __all__ = ["ALLOWED", "is_allowed"]
 
-ALLOWED = Path(__file__).parents[2] / "skips.toml"
+ALLOWED = Path(__file__).with_name("skips.toml")
 
 
 def is_allowed(reason: str, path: Path = ALLOWED) -> bool:
@@ -38,7 +38,7 @@ def _fail_forbidden_skip(report: Any) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not is_allowed(reason):
             report.outcome = "failed"
-            report.longrepr = f"skipped in CI, and tests/skips.toml does not allow it: {reason}"
+            report.longrepr = f"skipped in CI, and {ALLOWED.name} does not allow it: {reason}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,6 @@
 """Run MLX's own distributed tests, with phalanx as the MPI that `mx.distributed` calls.
 
-    python tests/mlx_tests/run.py --mlx-tests MLX/python/tests
+    python tests/system/mlx_tests/run.py --mlx-tests MLX/python/tests
 
 where MLX is a checkout of ml-explore/mlx; nothing of it is kept here. It needs the package mlx.
 `test_mlx` runs the same where PHALANX_MLX_CHECKOUT names that checkout.

@@ -1,6 +1,6 @@
 """Executes the tutorial on many hosts on three hosts of a bed; as a program, saves what it showed.
 
-`python tests/notebooks/many_hosts.py` writes the notebook's outputs anew: a reader without hosts has
+`python tests/system/notebooks/many_hosts.py` writes the notebook's outputs anew: a reader without hosts has
 nothing else to look at. It knows the file and the bed, nothing of what the cells say.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "05_many_hosts.ipynb"
+NOTEBOOK = Path(__file__).resolve().parents[3] / "notebooks" / "05_many_hosts.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 _TIMEOUT_S = 200  # a few seconds, on a machine with nothing else to do
 
@@ -72,7 +72,7 @@ def _execute_here(copy: Path) -> None:
 
 def save() -> None:
     """Execute it and write its outputs into its file: still pictures, and no folder of ours."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from support.hosts.bed import Bed
 
     with tempfile.TemporaryDirectory() as name, Bed(3) as bed:

@@ -1,4 +1,4 @@
-"""Record the README's animation: python tests/notebooks/record_animation.py FILE.gif.
+"""Record the README's animation: python tests/system/notebooks/record_animation.py FILE.gif.
 
 It drives a real session in JupyterLab: four ranks start, a prompt is answered, a rank is killed,
 named and replaced. Frames are screenshots; equal frames become one with their durations added.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from PIL import Image, ImageChops
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 

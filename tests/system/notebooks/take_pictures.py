@@ -1,4 +1,4 @@
-"""Take the README's four pictures: python tests/notebooks/take_pictures.py FOLDER.
+"""Take the README's four pictures: python tests/system/notebooks/take_pictures.py FOLDER.
 
 It drives a real session in JupyterLab with four ranks and writes `talk.png` (a prompt that three
 ranks wait for), `see.png` (topology and monitor while ranks work) and `failure.png` (a rank is
@@ -21,8 +21,8 @@ import nbformat
 from PIL import Image
 from playwright.sync_api import Locator, TimeoutError
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from support.notebooks.browser import PATIENCE_MS
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab

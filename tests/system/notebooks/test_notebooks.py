@@ -14,8 +14,9 @@ import psutil
 import pytest
 from support.notebooks.kernel_driver import CellResult, KernelDriver
 from support.notebooks.tutorials import run_tutorial_cell, who_said
+from support.places import ROOT
 
-_FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+_FOLDER = ROOT / "notebooks"
 _NOTEBOOKS = sorted(_FOLDER.glob("0*.ipynb"))
 # Saved on the hosts of a bed (test_many_hosts.py).
 _SAVED = {"05_many_hosts"}

@@ -1,4 +1,4 @@
-"""Runs tutorials and keeps what they showed: python tests/notebooks/with_outputs.py [NOTEBOOK ...].
+"""Runs tutorials and keeps what they showed: python tests/system/notebooks/with_outputs.py [NOTEBOOK ...].
 
 Without a name it runs all of them. GitHub shows notebooks without running them. Live widgets are left
 out of the file: without their kernel only their still pictures can be shown. Run it on a machine with
@@ -16,7 +16,7 @@ from typing import Any
 
 import nbformat
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
 
 from notebooks import many_hosts
 from support.notebooks.kernel_driver import KernelDriver

@@ -11,20 +11,19 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.places import TESTS
 from support.runs.history import outcomes
 from support.runs.tiers import deep
 from tools import gate
-
-_TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def place(tmp_path):
     """A copy of the gate with a folder of tests, where nothing else is."""
     for name in ("tools/gate.py", "support/runs/history.py", "support/__init__.py"):
-        if (_TESTS / name).exists():
+        if (TESTS / name).exists():
             (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(_TESTS / name, tmp_path / "tests" / name)
+            shutil.copy(TESTS / name, tmp_path / "tests" / name)
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["support.runs.history"]\n')
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").symlink_to(sys.executable)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.places import ROOT
 from tools import plain_english
 
-_ROOT = Path(__file__).resolve().parents[2]
 _MOST_LINES = 900
 _HAND_WRITTEN = {".py", ".pyi", ".cpp", ".hpp", ".c", ".h", ".ts", ".js", ".sh", ".txt", ".cmake"}
 _GENERATED = ("widgets/static/", "widgets/labextension/static/", "widgets/js/package-lock.json")
@@ -28,12 +28,12 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 def _tracked() -> list[Path]:
     said = subprocess.run(
-        ["git", "-C", str(_ROOT), "ls-files", "-z"], capture_output=True, check=False
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False
     )
     if said.returncode:
         pytest.skip("not in a git checkout")
     names = said.stdout.decode().split("\0")
-    return [Path(name) for name in names if name and (_ROOT / name).is_file()]
+    return [Path(name) for name in names if name and (ROOT / name).is_file()]
 
 
 def _sources(*endings: str) -> list[Path]:
@@ -46,7 +46,7 @@ def _is_native(path: Path) -> bool:
 
 def _n_lines(path: Path) -> int:
     """Count lines; docstrings do not count, as a public method documents each parameter."""
-    text = (_ROOT / path).read_text(encoding="utf-8")
+    text = (ROOT / path).read_text(encoding="utf-8")
     n_lines = len(text.splitlines())
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
@@ -75,7 +75,7 @@ def test_every_python_file_says_what_it_is_for():
     silent = [
         str(path)
         for path in _sources(".py", ".pyi")
-        if not ast.get_docstring(ast.parse((_ROOT / path).read_text(encoding="utf-8")))
+        if not ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8")))
     ]
     assert not silent, f"no docstring: {silent}"
 
@@ -85,7 +85,7 @@ def test_every_native_file_says_what_it_is_for():
         str(path)
         for path in _tracked()
         if _is_native(path) or path.name == "CMakeLists.txt"
-        if not (_ROOT / path)
+        if not (ROOT / path)
         .read_text(encoding="utf-8")
         .startswith("//" if _is_native(path) else "#")
     ]
@@ -98,7 +98,7 @@ def test_native_arrows_go_down():
         room = path.parts[1]
         if room not in _NATIVE:
             continue
-        for included in _INCLUDE.findall((_ROOT / path).read_text(encoding="utf-8")):
+        for included in _INCLUDE.findall((ROOT / path).read_text(encoding="utf-8")):
             target = Path(included).parts[0]
             if target in _NATIVE and _NATIVE.index(target) > _NATIVE.index(room):
                 wrong.append(f"{path} includes {included}")
@@ -113,7 +113,7 @@ def test_only_the_binding_and_the_library_for_mlx_know_python():
         for path in _tracked()
         if _is_native(path)
         and path.parts[1] not in {"binding", "mlx_mpi"}
-        and re.search(r"pybind11|Python\.h", (_ROOT / path).read_text(encoding="utf-8"))
+        and re.search(r"pybind11|Python\.h", (ROOT / path).read_text(encoding="utf-8"))
     ]
     assert not wrong, f"Python outside native/binding: {wrong}"
 
@@ -124,7 +124,7 @@ def test_the_engine_writes_no_streams():
     wrong = [
         str(path)
         for path in _tracked()
-        if _is_native(path) and streams.search((_ROOT / path).read_text(encoding="utf-8"))
+        if _is_native(path) and streams.search((ROOT / path).read_text(encoding="utf-8"))
     ]
     assert not wrong, f"streams: {wrong}; see in_seconds in native/base/clock.hpp"
 
@@ -132,12 +132,12 @@ def test_the_engine_writes_no_streams():
 def test_no_test_keeps_a_time_limit_or_a_timer_of_its_own():
     """`support/promise.py` has the one bound, and what starts by a timer starts by luck."""
     own = re.compile(r"\bTimer\(|^\s*(?:BOUND|PATIENCE)(?:_S)? *=|def wait_until\(", re.MULTILINE)
-    elsewhere = ("tests/support/", "tests/bench/", "tests/project/test_layers.py")
+    elsewhere = ("tests/support/", "tests/bench/", "tests/system/project/test_layers.py")
     found = [
         f"{path}: {match[0].strip()}"
         for path in _sources(".py")
         if path.parts[0] == "tests" and not str(path).startswith(elsewhere)
-        for match in own.finditer((_ROOT / path).read_text(encoding="utf-8"))
+        for match in own.finditer((ROOT / path).read_text(encoding="utf-8"))
     ]
     assert not found, "\n".join(found)
 
@@ -197,7 +197,7 @@ def test_no_test_reads_the_clock_but_those_that_hold_promises():
     read: dict[str, str] = {}
     for path in _sources(".py"):
         if path.parts[0] == "tests" and path.name.startswith("test_"):
-            tree = ast.parse((_ROOT / path).read_text(encoding="utf-8"))
+            tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
             for name, its in _clocks_read(_unheld_tests(tree)):
                 read[name] = f"{path}:{its.lineno}: {ast.unparse(its)}"
     assert {name: where for name, where in read.items() if name not in _MAY_READ} == {}
@@ -211,18 +211,18 @@ def test_only_one_file_reaches_into_running_objects():
         f"{path}:{number}: {line.strip()}"
         for path in _sources(".py")
         if path.parts[0] == "tests" and path != Path("tests/support/inside.py")
-        for number, line in enumerate((_ROOT / path).read_text("utf-8").splitlines(), 1)
+        for number, line in enumerate((ROOT / path).read_text("utf-8").splitlines(), 1)
         if private.search(line)
     ]
     assert not found, "\n".join(found)
 
 
 def test_names_in_the_design_page_exist():
-    page = (_ROOT / "kernel_ext" / "DESIGN.md").read_text(encoding="utf-8")
+    page = (ROOT / "kernel_ext" / "DESIGN.md").read_text(encoding="utf-8")
     assert len(re.sub(r"(?s)```.*?```", "", page).split()) <= 1500  # without the drawing
     sources = _sources(".py", ".pyi", ".cpp", ".hpp")
     words = set(
-        re.findall(r"\w+", " ".join((_ROOT / p).read_text(encoding="utf-8") for p in sources))
+        re.findall(r"\w+", " ".join((ROOT / p).read_text(encoding="utf-8") for p in sources))
     )
     names = re.findall(r"`([^`\n]+)`", re.sub(r"(?s)```.*?```", "", page))
     ours = [name.partition("(")[0] for name in names if re.match(r"[A-Za-z]\S*$", name)]
@@ -249,7 +249,7 @@ def test_a_class_name_is_used_once():
     found: dict[str, set[str]] = {}
     for path in _sources(".py"):
         if path.parts[0] in {"kernel_ext", "widgets"}:
-            for node in ast.walk(ast.parse((_ROOT / path).read_text(encoding="utf-8"))):
+            for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, set()).add(f"{path}:{node.lineno}")
     shared = {name: sorted(places) for name, places in found.items() if len(places) > 1}
@@ -267,7 +267,7 @@ _CPP_CLASS = re.compile(
 def test_a_cpp_class_name_is_used_once():
     found: dict[str, list[str]] = {}
     for path in _sources(".cpp", ".hpp"):
-        for name in _CPP_CLASS.findall((_ROOT / path).read_text(encoding="utf-8")):
+        for name in _CPP_CLASS.findall((ROOT / path).read_text(encoding="utf-8")):
             found.setdefault(name, []).append(str(path))
     shared = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert len(found) > 100

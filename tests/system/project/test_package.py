@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from support.notebooks.kernel_driver import KernelDriver
+from support.places import ROOT
 
 import phalanx
 
-_ROOT = Path(__file__).resolve().parents[2]
 _LABEXTENSION = "phalanx-0.1.0.data/data/share/jupyter/labextensions/phalanx-toolbar"
 _PUBLIC = {
     "CellError", "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",
@@ -93,7 +93,7 @@ def wheel(tmp_path_factory):
         return Path(made)
     folder = tmp_path_factory.mktemp("wheel")
     said = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", folder, _ROOT,
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", folder, ROOT,
          "-C", f"build-dir={folder}/build", "-C", "cmake.build-type=Debug"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
 import pytest
+from support.places import ROOT
 from support.reference_page import COMMANDS, MAGICS
 
-_ROOT = Path(__file__).resolve().parents[2]
-_GUIDE = _ROOT / "notebooks" / "guide"
-_FOLDERS = {"README.md": _ROOT, **{path.name: _GUIDE for path in _GUIDE.glob("*.md")}}
+_GUIDE = ROOT / "notebooks" / "guide"
+_FOLDERS = {"README.md": ROOT, **{path.name: _GUIDE for path in _GUIDE.glob("*.md")}}
 PAGES = {name: (folder / name).read_text(encoding="utf-8") for name, folder in _FOLDERS.items()}
 README = PAGES["README.md"]
 # Pages with other programs' options: developers' tools, other tools' commands (`test_guide` reads

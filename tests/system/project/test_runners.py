@@ -9,11 +9,9 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-
-_TESTS = Path(__file__).parents[1]
+from support.places import ROOT
 
 
 @pytest.fixture
@@ -22,7 +20,7 @@ def place(tmp_path):
     for name in ("tests/run", "tests/fuzz/run"):
         copy = tmp_path / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text((_TESTS.parent / name).read_text())
+        copy.write_text((ROOT / name).read_text())
         copy.chmod(0o755)
     (tmp_path / "bin").mkdir()
     return tmp_path
@@ -115,8 +113,8 @@ def test_flaky_tests_are_named_at_the_very_end(quiet_place):
 
 
 def test_groups_say_what_they_hold_to(quiet_place):
-    _, deep = ran(quiet_place, "tests/run", "deep", "tests/cli")
-    assert "-m deep or hypothesis tests/cli deep=1 hold=\n" in deep
+    _, deep = ran(quiet_place, "tests/run", "deep", "tests/packages/cli")
+    assert "-m deep or hypothesis tests/packages/cli deep=1 hold=\n" in deep
     _, promises = ran(quiet_place, "tests/run", "promises")
     assert "gate.py pytest -m promise deep= hold=1\n" in promises
 
@@ -133,11 +131,11 @@ def test_all_runs_each_section_of_the_deep_tier(quiet_place):
 
 
 def test_a_folder_of_tests_is_a_group(quiet_place):
-    (quiet_place / "tests/magics").mkdir()
-    (quiet_place / "tests/magics/test_x.py").touch()
+    (quiet_place / "tests/packages/magics").mkdir(parents=True)
+    (quiet_place / "tests/packages/magics/test_x.py").touch()
     code, said = ran(quiet_place, "tests/run", "magics", "-x")
     assert code == 0, said
-    assert "gate.py pytest tests/magics -x deep=1" in said
+    assert "gate.py pytest tests/packages/magics -x deep=1" in said
 
 
 def test_the_wheel_of_a_release_is_a_group(quiet_place):
@@ -157,35 +155,43 @@ def test_an_unknown_group_says_which_there_are(quiet_place):
     [
         ("README.md", [], ""),
         ("tests/support/waiting.py", [], ""),
-        ("tests/skips.toml", [], ""),
+        ("tests/support/runs/skips.toml", [], ""),
         (
             "native/group/group.cpp",
             ["pytest, deep tier", "C++ tests, asan", "C++ tests, tsan", "promises"],
-            "tests/distributed tests/faults",
+            "tests/packages/distributed tests/system/faults",
         ),
         (
             "kernel_ext/phalanx/hosts/start_plan.py",
             ["pytest, deep tier", "promises", "as on macOS"],
-            "tests/hosts tests/supervisor",
+            "tests/packages/hosts tests/packages/supervisor",
         ),
         (
             "kernel_ext/phalanx/cli/lab.py",
             ["pytest, deep tier", "promises", "as on macOS"],
-            "tests/cli",
+            "tests/packages/cli",
         ),
         ("widgets/live/widget.py", ["pytest, deep tier"], "tests/widgets"),
-        ("tests/magics/test_x.py", ["pytest, deep tier"], "tests/magics"),
-        ("tests/magics/test_held.py", ["pytest, deep tier", "promises"], "tests/magics"),
-        ("tests/support/hosts/bed.py", ["pytest, deep tier"], "tests/hosts tests/supervisor"),
+        ("tests/packages/magics/test_x.py", ["pytest, deep tier"], "tests/packages/magics"),
+        (
+            "tests/packages/magics/test_held.py",
+            ["pytest, deep tier", "promises"],
+            "tests/packages/magics",
+        ),
+        (
+            "tests/support/hosts/bed.py",
+            ["pytest, deep tier"],
+            "tests/packages/hosts tests/packages/supervisor",
+        ),
         ("tests/native/test_x.cpp", ["C++ tests, asan", "C++ tests, tsan"], ""),
         ("tests/fuzz/stage.py", ["fuzzers"], ""),
     ],
 )
 def test_changed_paths_choose_deep_sections(quiet_place, path, sections, folders):
     git = ["git", "-C", quiet_place, "-c", "user.name=x", "-c", "user.email=x"]
-    (quiet_place / "tests/magics").mkdir()
-    (quiet_place / "tests/magics/test_x.py").touch()
-    subprocess.run([*git, "add", "tests/magics"], check=True)
+    (quiet_place / "tests/packages/magics").mkdir(parents=True)
+    (quiet_place / "tests/packages/magics/test_x.py").touch()
+    subprocess.run([*git, "add", "tests/packages/magics"], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
     (quiet_place / path).parent.mkdir(parents=True, exist_ok=True)
     text = "@pytest.mark.promise" if "held" in path else "x"

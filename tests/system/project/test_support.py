@@ -1,9 +1,8 @@
-"""The tests' own tools: tiers, skips, quarantine, history, repetitions, bounds."""
+"""The tests' own tools: tiers, skips, history, repetitions, bounds."""
 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import itertools
 import json
 import os
@@ -13,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from support import promise
+from support.places import TESTS
 from support.ranks import loops
-from support.runs import quarantine, skips
+from support.runs import skips
 from support.runs.history import Outcome, append, outcomes, write_durations
 from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
@@ -22,8 +22,9 @@ from tools import repeat
 
 from phalanx.supervisor.hosts.session import JOIN_S
 
-_TESTS = Path(__file__).parents[1]
-CONFTEST = 'pytest_plugins = ["support.runs.history", "support.runs.schedule", "support.runs.skips", "support.runs.quarantine"]\n'
+CONFTEST = (
+    'pytest_plugins = ["support.runs.history", "support.runs.schedule", "support.runs.skips"]\n'
+)
 
 
 def pytest_in(folder: Path, tests: str, *words: str, **env: str) -> str:
@@ -48,7 +49,7 @@ def pytest_in(folder: Path, tests: str, *words: str, **env: str) -> str:
             "test_it.py",
         ],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": str(_TESTS), "PHALANX_NO_HISTORY": "1", **env},
+        env={**inherited, "PYTHONPATH": str(TESTS), "PHALANX_NO_HISTORY": "1", **env},
         capture_output=True,
         text=True,
         timeout=60,
@@ -70,7 +71,7 @@ def test_a_skip_that_is_not_listed_fails_in_ci_only(tmp_path):
     assert "2 skipped, 1 xfailed" in pytest_in(tmp_path, SKIPPING)
     said = pytest_in(tmp_path, SKIPPING, CI="true")
     assert "1 failed, 1 skipped, 1 xfailed" in said
-    assert "tests/skips.toml does not allow it: " in said
+    assert "skips.toml does not allow it: " in said
     assert "torch is not there" in said
 
 
@@ -84,54 +85,6 @@ def test_every_allowed_skip_says_why():
     assert all(row.keys() == {"reason", "why"} for row in rows)
     assert not skips.is_allowed("could not import 'torch'")
     assert not skips.is_allowed("could not import 'mlx.core'")
-
-
-def test_a_quarantined_failure_is_reported_and_fails_nothing(tmp_path):
-    plugin = (
-        "import support.runs.quarantine as q\n"
-        "q.entries = lambda: [{'test': 'test_it.py::test_bad', 'reason': 'known', 'date': 'today'}]\n"
-    )
-    tests = f"{plugin}import pytest\n@pytest.mark.parametrize('n', [1, 2])\ndef test_bad(n): assert n == 1\n"
-    said = pytest_in(tmp_path, tests + "def test_good(): pass\n")
-    assert "2 passed, 1 xfailed" in said
-    assert "quarantined since today: known" in said
-    assert "assert 2 == 1" in said
-    assert "1 failed" in pytest_in(tmp_path, tests.replace("::test_bad'", "::test_ba'"))
-
-
-def listed(tmp_path: Path, *rows: tuple[str, str]) -> Path:
-    path = tmp_path / "tests" / "quarantine.toml"
-    path.parent.mkdir(exist_ok=True)
-    (tmp_path / "tests/test_x.py").touch()
-    path.write_text(
-        "".join(f'[[test]]\ntest = "{test}"\nreason = "r"\ndate = {date}\n' for test, date in rows)
-    )
-    return path
-
-
-def test_the_quarantine_is_short(tmp_path):
-    today = dt.date(2026, 11, 23)
-    fresh = ("tests/test_x.py::test_a", "2026-11-09")
-    assert quarantine.problems(listed(tmp_path, fresh), today) == []
-    assert quarantine.problems(listed(tmp_path, *[fresh] * 8), today) == []
-    assert len(quarantine.problems(listed(tmp_path, *[fresh] * 9), today)) == 1
-    (future,) = quarantine.problems(listed(tmp_path, ("tests/test_x.py::t", "2026-11-24")), today)
-    assert "in the future" in future
-    (gone,) = quarantine.problems(listed(tmp_path, ("tests/test_y.py::t", "2026-11-23")), today)
-    assert "no such file" in gone
-    path = listed(tmp_path)
-    path.write_text('[[test]]\ntest = "tests/test_x.py::t"\n')
-    (part,) = quarantine.problems(path, today)
-    assert "without date, reason" in part
-
-
-def test_an_expired_quarantine_is_printed_and_fails_nothing(tmp_path):
-    today = dt.date(2026, 11, 23)
-    old = listed(tmp_path, ("tests/test_x.py::t", "2026-11-08"))
-    assert quarantine.problems(old, today) == []
-    (line,) = quarantine.expired(old, today)
-    assert line.startswith("QUARANTINED for 15 days: tests/test_x.py::t")
-    assert quarantine.expired(listed(tmp_path, ("tests/test_x.py::t", "2026-11-09")), today) == []
 
 
 def test_pairwise_keeps_every_pair_in_the_first_tier():
@@ -163,7 +116,7 @@ def test_a_run_records_how_each_test_ended(tmp_path):
     conftest = "import pathlib, support.runs.history as h\nh.Recorder.__init__.__defaults__ = (pathlib.Path('record'),)\n"
     (tmp_path / "more.py").write_text(conftest)
     said = pytest_in(
-        tmp_path, tests, "-p", "more", PHALANX_NO_HISTORY="", PYTHONPATH=f"{_TESTS}:{tmp_path}"
+        tmp_path, tests, "-p", "more", PHALANX_NO_HISTORY="", PYTHONPATH=f"{TESTS}:{tmp_path}"
     )
     assert "1 failed, 1 passed" in said
     ended = {o.test: o.outcome for o in outcomes(tmp_path / "record")}
@@ -173,7 +126,7 @@ def test_a_run_records_how_each_test_ended(tmp_path):
     (tmp_path / "record").unlink()
     killed = tests + "def test_killed():\n    import os\n    os.kill(os.getpid(), 9)\n"
     pytest_in(
-        tmp_path, killed, "-p", "more", PHALANX_NO_HISTORY="", PYTHONPATH=f"{_TESTS}:{tmp_path}"
+        tmp_path, killed, "-p", "more", PHALANX_NO_HISTORY="", PYTHONPATH=f"{TESTS}:{tmp_path}"
     )
     assert {o.test: o.outcome for o in outcomes(tmp_path / "record")} == ended
 

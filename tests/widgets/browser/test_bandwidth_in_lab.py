@@ -17,7 +17,6 @@ from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 from support.runs.tiers import deep
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240), deep]
-_ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 _CELLS = (
     "%load_ext phalanx",
     "%distributed start -n 2 --linger 0 --name measured",

@@ -10,7 +10,6 @@ import base64
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +17,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from support.notebooks.browser import chromium, pages
-from support.notebooks.widget_page import ARTIFACTS, focused, play, put
+from support.notebooks.widget_page import focused, play, put
+from support.places import ARTIFACTS, ROOT
 from support.ranks.worlds import make_sweep, make_trace, make_world
 
 from phalanx.protocol import (
@@ -40,7 +40,7 @@ from phalanx.workspace import SampleView
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 OpenPage = Callable[..., Any]
-_STATIC = Path(__file__).resolve().parents[3] / "widgets" / "static"
+_STATIC = ROOT / "widgets" / "static"
 _MOST_STOPS = 40
 
 

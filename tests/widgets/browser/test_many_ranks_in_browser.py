@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from support.notebooks.browser import chromium_page
-from support.notebooks.widget_page import ARTIFACTS, play
+from support.notebooks.widget_page import play
+from support.places import ARTIFACTS
 from support.ranks.worlds import make_world
 from support.runs.tiers import deep
 

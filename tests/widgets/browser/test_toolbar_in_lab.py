@@ -14,10 +14,11 @@ import pytest
 from support.notebooks.browser import PATIENCE_MS, chromium_page
 from support.notebooks.jupyter_servers import change_theme, notebook_7, open_notebook
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab, write_notebook
+from support.places import ROOT
 from support.runs.tiers import deep
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300), deep]
-_SOURCE = Path(__file__).resolve().parents[3] / "widgets" / "labextension"
+_SOURCE = ROOT / "widgets" / "labextension"
 _CELLS = ("print('not loaded yet')", "size * 1000")
 
 

@@ -7,15 +7,15 @@ test_in_browser.py runs it in such a page.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from support.places import ROOT
 from support.ranks.made_up import MadeUp
 from support.ranks.worlds import make_trace, make_world
 
 from phalanx.widgets import Bandwidth, Monitor, Topology
 
-_STATIC = Path(__file__).resolve().parents[3] / "widgets" / "static"
+_STATIC = ROOT / "widgets" / "static"
 NAMES = ("bandwidth", "monitor", "topology")
 # What would load or ask: other modules, workers, sockets, pictures and files of a server.
 _LOADS = re.compile(

@@ -6,16 +6,15 @@ Pictures of each are left in ``tests/artifacts``.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.notebooks.browser import PATIENCE_MS, chromium_page
 from support.notebooks.jupyter_servers import lab, notebook_7, open_notebook
+from support.places import ARTIFACTS
 from support.runs.tiers import deep
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300), deep]
-_ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 # Notebook 7.6 says so on its list of files as well, where nothing of ours is.
 _NOT_OURS = ("Cannot read properties of undefined (reading 'schema')",)
 # A question for all names those that have come by then: on a busy machine not the last one.
@@ -36,7 +35,7 @@ class Reader:
         self._name = name
 
     def look(self, what: str) -> None:
-        self.page.screenshot(path=_ARTIFACTS / f"{self._name}-{what}.png")
+        self.page.screenshot(path=ARTIFACTS / f"{self._name}-{what}.png")
 
     def run(self, *words: str) -> None:
         """Run the selected cell and wait until this is there."""
@@ -70,7 +69,7 @@ class Reader:
 @pytest.mark.parametrize("server", [lab, notebook_7], ids=lambda server: server.__name__)
 def test_talking_to_ranks(server, tmp_path):
     pytest.importorskip("matplotlib")
-    _ARTIFACTS.mkdir(exist_ok=True)
+    ARTIFACTS.mkdir(exist_ok=True)
     errors: list[str] = []
     with (
         chromium_page(viewport={"width": 1280, "height": 1000}) as page,

@@ -47,7 +47,6 @@ from phalanx.protocol import (
 
 HOSTS = 3
 KEY = bytes(range(100, 132))
-TESTS = Path(__file__).parents[2]
 
 
 class Member(Cells):
@@ -59,7 +58,7 @@ class Member(Cells):
         env = os.environ | {
             "PHALANX_CHANNEL": str(channel.fileno()),
             "FARM_CONTROL": str(theirs.fileno()),
-            "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "OPENBLAS_NUM_THREADS": "1",
         }
         self.process = subprocess.Popen(

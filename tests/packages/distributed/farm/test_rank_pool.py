@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -33,8 +33,8 @@ def test_a_cell_that_never_ends_is_not_the_next_ones_answer(rank_pool):
 
 @pytest.mark.slow
 def test_ranks_end_with_who_started_them():
-    tests = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", FARM], cwd=tests, stdout=subprocess.PIPE) as farm:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", FARM], env=env, stdout=subprocess.PIPE) as farm:
         assert farm.stdout.readline() == b"ready\n"
         ranks = psutil.Process(farm.pid).children()
         farm.kill()

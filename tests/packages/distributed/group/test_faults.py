@@ -1,4 +1,4 @@
-"""Ranks that fail, come too late or are interrupted: everyone else is told. Of deaths: tests/faults."""
+"""Ranks that fail, come too late or are interrupted: everyone else is told. Of deaths: tests/system/faults."""
 
 from __future__ import annotations
 

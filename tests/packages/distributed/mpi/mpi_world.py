@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from distributed.farm.farm import KEY, TESTS, World
+from distributed.farm.farm import KEY, World
 from distributed.farm.farm_parts import CELL_S, Cells, Plan
 from support.ranks.mpis import Mpi, marked
 from support.waiting import wait_until
@@ -58,7 +58,7 @@ class MpiWorld(World):
             env = {
                 **mpi.environment(), **mark, "OPENBLAS_NUM_THREADS": "1",
                 "PHALANX_KEY_FILE": str(key),
-                "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             }  # fmt: skip
             words = ["-m", "distributed.mpi.mpi_rank", str(folder / "server")]
             self._mpirun = subprocess.Popen(

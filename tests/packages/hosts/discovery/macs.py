@@ -1,6 +1,6 @@
 """Macs that do not exist: what their commands would say of given cables, in macOS's forms.
 
-`python tests/hosts/discovery/macs.py` writes the surveys in tests/hosts/discovery/saved anew.
+`python tests/packages/hosts/discovery/macs.py` writes the surveys in tests/packages/hosts/discovery/saved anew.
 """
 
 from __future__ import annotations
