@@ -10,6 +10,7 @@ import asyncio
 import pytest
 from fuzz.stage import actors, staged
 from fuzz.targets.supervisor import Play, raise_first, workspace
+from support.inside import abort_reason, root_end
 from support.ranks.loops import JumpingLoop
 
 import phalanx
@@ -50,7 +51,7 @@ def told_by(root, story, *, is_up=True):
         await asyncio.sleep(10)
         raise_first(loop.thrown)
         assert not running.done()
-        play.root._over.set()
+        root_end(play.root).set()
         await running
         return play.told
 
@@ -156,7 +157,7 @@ def test_a_frozen_rank_ends_the_epoch_only_if_others_may_wait_for_it(size):
         play.says(AskRoot(3, BeginCell("a", tuple(range(size)))))
         await asyncio.sleep(0.1)
         play.root.on_frozen(0, "has been stopped")
-        found.append(play.root._host.abort_reason(1))
+        found.append(abort_reason(play.root, 1))
 
     told_by(lambda: WorkspaceRoot(options), story)
     assert [reason is not None for reason in found] == [size > 1]

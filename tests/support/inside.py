@@ -10,7 +10,7 @@ import asyncio
 import math
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -29,26 +29,48 @@ from phalanx.supervisor import find_root
 from phalanx.supervisor.hosts.agent import HostAgent
 from phalanx.workspace import Workspace
 from phalanx.workspace.connection.root_client import RootClient
+from phalanx.workspace.lifecycle import Lifecycle
 
 __all__ = [
+    "WORLD_ADDRESSES_CODE",
+    "WORLD_KEY_CODE",
+    "abort_reason",
     "ask_root",
     "begin_cell_code",
+    "break_connection",
+    "dead_ranks",
     "engine_of",
     "engines",
     "has_replaced",
+    "host_server",
+    "is_booted",
+    "is_closed",
     "is_running",
+    "kept_progress",
+    "lifecycle",
     "lose_callback_ends_code",
     "n_unanswered",
+    "registered_engine",
     "replace_step",
     "root_client",
     "root_client_of",
+    "root_end",
     "root_pid",
     "root_pid_code",
     "root_process",
     "send_again",
+    "shut_down",
+    "spawn_in",
     "stop_samples",
+    "stopped_workspace",
+    "unregister_again",
+    "wait_for_answer",
     "watch_ranks",
 ]
+
+# Expressions for a rank: the key of its world, and the addresses that it listens on.
+WORLD_KEY_CODE = "world._spec.key.hex()"
+WORLD_ADDRESSES_CODE = "world._spec.addresses"
 
 Step = Literal["announce", "begin_cell", "execute", "receive", "send", "resend"]
 # Where each step of a cell is: the object that takes it, and the name of the method.
@@ -172,3 +194,91 @@ def lose_callback_ends_code(ws: str) -> str:
         "relay.on_published = lambda rank, cell, message: (\n"
         "    message['header']['msg_type'] != 'status' and take(rank, cell, message))"
     )
+
+
+def lifecycle(ws: Any) -> Lifecycle:
+    """Return what starts, loses and closes a workspace."""
+    return ws._life
+
+
+def break_connection(ws: Any, error: Exception) -> None:
+    """Have the thread of a workspace's sockets fail with this error."""
+
+    class Broken:
+        def poll(self) -> None:
+            raise error
+
+    ws._life.thread._poller = Broken()
+    ws._life.thread._ring()
+
+
+def shut_down(ws: Any) -> None:
+    """Tell a workspace that the kernel shuts down, as the kernel's own thread does."""
+    ws._life._on_shutdown()
+
+
+def stopped_workspace() -> Workspace:
+    """Make a workspace that was stopped, without ranks."""
+    workspace = Workspace.__new__(Workspace)
+    workspace._life = life = Lifecycle.__new__(Lifecycle)
+    life._is_closed, life._why_closed = True, "this workspace was stopped"
+    return workspace
+
+
+def kept_progress(patch: pytest.MonkeyPatch, ws: Any) -> list[Any]:
+    """Return a list that gets every progress of measured links, which the workspace is told as well."""
+    kept: list[Any] = []
+    keep = ws._links._note
+    patch.setattr(ws._links, "_note", lambda progress: (kept.append(progress), keep(progress)))
+    return kept
+
+
+def wait_for_answer(client: RootClient, answers: Any, timeout_s: float) -> Any:
+    """Wait for the next answer in a queue, as a client of the root does."""
+    return client._wait(answers, timeout_s, "it")
+
+
+def registered_engine(client: Any, rank: int) -> str:
+    """Return the name by which a client of ipyparallel knows the engine of a rank."""
+    return client._engines[rank]
+
+
+def unregister_again(client: Any, rank: int, engine: str) -> None:
+    """Send a client of ipyparallel that a rank's former engine has gone."""
+    content = {"id": rank, "uuid": engine}
+    client._send(client._query_socket, "unregistration_request", content=content)
+
+
+def is_closed(client: Any) -> bool:
+    """Whether a client of ipyparallel has been closed."""
+    return client._closed
+
+
+def host_server(root: Any) -> Any:
+    """Return the server of a root to which the supervisors of other hosts connect."""
+    return root._host._server
+
+
+def is_booted(root: Any) -> bool:
+    """Whether all ranks of a root have been ready."""
+    return root._is_booted
+
+
+def dead_ranks(root: Any) -> Any:
+    """Return the dead ranks that a root knows."""
+    return root._world.dead
+
+
+def root_end(root: Any) -> asyncio.Event:
+    """Return the event that ends a root."""
+    return root._over
+
+
+def spawn_in(root: Any, work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine among the tasks of a root."""
+    root._tasks.spawn(work)
+
+
+def abort_reason(root: Any, rank: int) -> Any:
+    """Return what a root has told a rank of the end of its epoch, or None."""
+    return root._host.abort_reason(rank)

@@ -16,6 +16,7 @@ from fuzz.stage import actors
 from fuzz.supply import Supply
 from fuzz.targets.supervisor import Play, encoded, run_play
 from support.hosts.far_hosts import Door, Process
+from support.inside import dead_ranks, host_server, is_booted
 from support.ranks.loops import JumpingLoop
 
 import phalanx
@@ -119,7 +120,7 @@ def _own(supply: Supply) -> bytes:
 class _Play(Play):
     def __init__(self) -> None:
         super().__init__(lambda: WorkspaceRoot(_BOOT))
-        self.door: Any = self.root._host._server
+        self.door: Any = host_server(self.root)
 
     async def boot(self) -> None:
         while not self.door.endpoints:
@@ -134,7 +135,7 @@ class _Play(Play):
         self.door.says(FromRankEnvelope(_THERE, Register(1, 1)))
         self.door.says(FromRankEnvelope(_THERE, EngineReady()))
         await asyncio.sleep(0.1)
-        assert self.root._is_booted
+        assert is_booted(self.root)
 
     async def turn(self, supply: Supply) -> None:
         self.says(WatchSamples(2.0))
@@ -150,9 +151,9 @@ class _Play(Play):
             except (ValueError, RecursionError):
                 message = None
             if message is None or _names_others(message):
-                assert _THERE in self.root._world.dead
+                assert _THERE in dead_ranks(self.root)
                 assert any(isinstance(said, StopHost) for said in self.door.told)
-        assert _HERE not in self.root._world.dead
+        assert _HERE not in dead_ranks(self.root)
         await asyncio.sleep((0.0, 0.0, 0.3, 3.0)[supply.below(4)])
 
     def check_samples(self) -> None:

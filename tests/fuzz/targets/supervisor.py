@@ -17,6 +17,7 @@ import msgspec
 from fuzz.quiet import quiet
 from fuzz.stage import StageClient, actors, staged
 from fuzz.supply import Supply
+from support.inside import root_end, spawn_in
 from support.ranks.loops import JumpingLoop
 
 from phalanx.protocol import (
@@ -97,7 +98,7 @@ class Play:
         elif what == 1:
             root.commands.output_shown(supply.record(CommandOutput))
         else:
-            root._tasks.spawn(_stacks_of(root))
+            spawn_in(root, _stacks_of(root))
 
     def says(self, message: msgspec.Struct, name: str = _CLIENTS[0]) -> None:
         self._send(name, msgspec.msgpack.encode(message))
@@ -135,7 +136,7 @@ class Play:
     async def finish(self, loop: JumpingLoop, running: asyncio.Task[None]) -> None:
         """Check the root, and end it."""
         self.check(loop, running)
-        self.root._over.set()
+        root_end(self.root).set()
         await running
         await asyncio.sleep(1.0)  # what was cancelled has gone
         raise_first(loop.thrown + _Failures.thrown)
@@ -148,7 +149,7 @@ class Play:
             running.result()
             msg = "it has ended, and nobody has told it to"
             raise AssertionError(msg)
-        assert not self.root._over.is_set(), "it ends, and nobody has told it to"
+        assert not root_end(self.root).is_set(), "it ends, and nobody has told it to"
         answers = [said for said in self.told if said["type"] == "RootAnswered"]
         assert len(answers) >= self._asked, (self._asked, self.told)
 

@@ -206,7 +206,9 @@ def test_no_test_reads_the_clock_but_those_that_hold_promises():
 
 def test_only_one_file_reaches_into_running_objects():
     """`support/inside.py` has a helper for each private part that tests need."""
-    private = re.compile(r"\._(?:root|runner|farm|dispatch)\b")
+    private = re.compile(
+        r"\._(?:root|runner|farm|dispatch)\b|\b(?:ws|own|workspace|world|root|client)\._[a-z]"
+    )
     found = [
         f"{path}:{number}: {line.strip()}"
         for path in _sources(".py")

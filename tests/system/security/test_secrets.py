@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.inside import root_pid
+from support.inside import WORLD_KEY_CODE, root_pid
 from support.programs.launching import Running, write_script
 from support.waiting import wait_until
 
@@ -30,7 +30,7 @@ def spellings(secret: bytes) -> list[bytes]:
 
 
 def secrets_of(ws: Workspace) -> dict[str, bytes]:
-    (key,) = {result.value for result in ws.run("world._spec.key.hex()")}
+    (key,) = {result.value for result in ws.run(WORLD_KEY_CODE)}
     found = {"world": bytes.fromhex(key.strip("'")), **ws.overheard}
     assert len(found) >= 2
     assert all(len(secret) >= 32 for secret in found.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support.inside import WORLD_ADDRESSES_CODE
 
 import phalanx as px
 from phalanx.hosts import own_addresses
@@ -20,7 +21,6 @@ try:
 except px.NotSupported as error:
     print(error)
 px.recover(timeout=20.0)
-print(world._spec.addresses)
 """
 LATE = (
     "interface='lo' comes too late, the links of this world are made; choose it with --interface "
@@ -32,7 +32,7 @@ SAID = ["1 10.77.0.11", LATE, "('10.77.0.11', 'fd77::11')"]
 @pytest.mark.slow
 def test_a_script_s_ranks_use_it(bed, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(f"{SCRIPT}print({WORLD_ADDRESSES_CODE})\n")
     command = [sys.executable, "-m", "phalanx", "launch", "-n", 2, "--transport", "tcp"]
     said = bed.run(0, [*command, "--label", "none", script])
     assert sorted(said.stdout.splitlines()) == sorted(SAID * 2)

@@ -15,6 +15,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.inside import is_closed, registered_engine, unregister_again
 from support.programs.restarting import Notices
 from support.waiting import wait_until
 
@@ -298,18 +299,6 @@ def test_mistakes_are_one_line(calm, notebook, source, error, message):
     assert [its.value for its in calm.run("rank")] == ["0", "1", "2"]
 
 
-def test_a_value_that_cannot_be_loaded_here_is_told_of(calm, notebook):
-    calm.run(
-        "import sys, types\nonly = types.ModuleType('only_there')\nsys.modules['only_there'] = only\n"
-        "exec('class Thing: pass', vars(only))"
-    )
-    f = notebook("def f(): return only.Thing()")
-    with pytest.raises(
-        TypeError, match="the value of rank 0 cannot be loaded here: ModuleNotFound"
-    ):
-        calm.apply(f)
-
-
 @pytest.mark.parametrize("call", [lambda ws: ws.pull("odd"), lambda ws: ws.apply(fetch, "odd")])
 @pytest.mark.parametrize("raised", ["SystemExit(3)", "GeneratorExit()", "ValueError(3)"])
 def test_a_value_whose_loading_raises_is_told_and_the_next_ones_come(calm, call, raised):
@@ -529,7 +518,7 @@ def test_a_rank_that_dies_leaves_the_client_and_comes_back(own, notebook):
     own.run("import time")
     waits = notebook("def f():\n    print('begun')\n    time.sleep(600)")
     call = client[1].apply_async(waits)
-    engine = client._engines[1]
+    engine = registered_engine(client, 1)
     wait_until(lambda: n_begun(own), "it runs")
     os.kill(own.topology().ranks[1].pid, signal.SIGKILL)
     with pytest.raises(ipyparallel.RemoteError, match="EngineError: Engine 1 died while running"):
@@ -538,13 +527,13 @@ def test_a_rank_that_dies_leaves_the_client_and_comes_back(own, notebook):
     own.restart()
     wait_until(lambda: client.ids == [0, 1], "the new engine is known")
     # A late word on the engine before is not one on this one.
-    client._send(client._query_socket, "unregistration_request", content={"id": 1, "uuid": engine})
+    unregister_again(client, 1, engine)
     f = notebook("def f(): return rank")
     assert client[:].apply_sync(f) == [0, 1]
     assert {0, 1} <= set(client.queue_status())
     assert set(client.load_balanced_view().map_sync(str, range(4))) == set("0123")
     own.stop()
-    assert client._closed
+    assert is_closed(client)
 
 
 def test_a_call_that_leaves_no_memory_ends_with_its_error(own, notebook):

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from support.inside import stopped_workspace
 from support.promise import within
 from support.ranks.cells import BackgroundCell, wait_busy, wait_in
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import Completed
-from phalanx.workspace import Help, NoHelp, Workspace
-from phalanx.workspace.lifecycle import Lifecycle
+from phalanx.workspace import Help, NoHelp
 
 
 class Ranks:
@@ -180,8 +180,5 @@ def test_a_frozen_rank_costs_no_more_than_the_limit(breakable):
 
 
 def test_a_stopped_workspace_has_no_help():
-    workspace = Workspace.__new__(Workspace)
-    workspace._life = life = Lifecycle.__new__(Lifecycle)
-    life._is_closed, life._why_closed = True, "this workspace was stopped"
     with pytest.raises(DistributedError, match="was stopped"):
-        _ = workspace.help
+        _ = stopped_workspace().help

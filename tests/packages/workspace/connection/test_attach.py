@@ -11,7 +11,7 @@ import threading
 import msgspec
 import psutil
 import pytest
-from support.inside import ask_root, begin_cell_code, root_pid_code
+from support.inside import ask_root, begin_cell_code, lifecycle, root_pid_code
 from support.programs.processes import wait_gone
 from support.promise import BOUND_S
 from support.ranks.cells import BackgroundCell, wait_busy
@@ -157,7 +157,7 @@ def test_one_owner_at_a_time(monkeypatch):
 
     def watched(its: Lifecycle, name: str, value: object) -> None:
         object.__setattr__(its, name, value)
-        if its is ws._life:
+        if its is lifecycle(ws):
             was_left.add(its.was_left)
 
     with Workspace.start(n=2, name="mine", linger=5) as ws:

@@ -11,7 +11,7 @@ import types
 import numpy as np
 import psutil
 import pytest
-from support.inside import replace_step, root_pid
+from support.inside import break_connection, replace_step, root_pid, shut_down
 from support.programs.processes import wait_gone
 from support.promise import BOUND_S, within
 from support.ranks.cells import BackgroundCell, wait_busy, wait_in
@@ -219,21 +219,14 @@ def test_a_connection_that_breaks_is_told_at_once_and_attached_to_anew(own):
     own.run("kept = rank")
     cell = BackgroundCell(own, "import time; px.all_sum(1) if rank == 0 else time.sleep(60)")
     wait_in(own, "all_sum", 0)  # the cell was sent, not only announced
-
-    class Broken:
-        def poll(self):
-            msg = "no more"
-            raise RuntimeError(msg)
-
-    own._life.thread._poller = Broken()
-    own._life.thread._ring()
+    break_connection(own, RuntimeError("no more"))
     said = rf"broke \(RuntimeError: no more\).* %distributed attach {own.name} --take"
     with pytest.raises(DistributedError, match=said):
         cell.values()
     for call in (lambda: own.run("1"), lambda: own.pull("kept"), own.topology, own.stacks):
         with pytest.raises(DistributedError, match=said):
             call()
-    own._life._on_shutdown()  # as the kernel's thread calls it, which must go on
+    shut_down(own)  # as the kernel's thread calls it, which must go on
     own.detach()
     with Workspace.attach(own.name, take=True) as again:
         again.interrupt()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import zmq
-from support.inside import root_client_of
+from support.inside import root_client_of, wait_for_answer
 from support.promise import BOUND_S, PATIENCE_S, within
 from support.waiting import wait_until
 
@@ -34,15 +34,16 @@ class AlmostEmpty(queue.SimpleQueue):
 
 
 def test_an_answer_that_comes_after_the_end_is_taken():
-    client = root_client_of(Gone())
-    assert client._wait(AlmostEmpty(), 10, "it") == BootFailed("no sbatch here")
+    assert wait_for_answer(root_client_of(Gone()), AlmostEmpty(), 10) == BootFailed(
+        "no sbatch here"
+    )
 
 
 @pytest.mark.promise
 def test_nothing_more_is_said_to_be_gone_in_time():
     gone = pytest.raises(DistributedError, match="the supervisor is gone: its last line")
     with within(BOUND_S), gone:
-        root_client_of(Gone())._wait(queue.SimpleQueue(), 60, "it")
+        wait_for_answer(root_client_of(Gone()), queue.SimpleQueue(), 60)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.inside import kept_progress
 from support.programs.restarting import values
 
 from phalanx.workspace import Workspace
@@ -34,7 +35,7 @@ def test_of_a_rank_that_was_replaced_nothing_is_known(ws):
     assert len(ws.measured_links) == 6
 
 
-def test_how_far_it_is_is_told(ws):
+def test_how_far_it_is_is_told(ws, monkeypatch):
     ws.run(
         "from phalanx.distributed.bench import measure_links\n"
         "said = []\nfound = measure_links(progress=said.append)"
@@ -45,12 +46,10 @@ def test_how_far_it_is_is_told(ws):
         "import phalanx.rank.requests\n"
         "told_s, phalanx.rank.requests._TELL_S = phalanx.rank.requests._TELL_S, 0.0"
     )
-    kept, keep = [], ws._links._note
-    ws._links._note = lambda progress: (kept.append(progress), keep(progress))
+    kept = kept_progress(monkeypatch, ws)
     ws.measure_links()
     assert [its.n_done for its in kept] == [0, 0, 1, 2, 3, 4, 5]
     assert {its.n_links for its in kept} == {6}
-    assert re.match(r"5 of 6 links, (less than 1|\d+) s left", kept[-1].text)
+    assert re.match(r"5 of 6 links, (less than|about) \d+ s left", kept[-1].text)
     assert ws.links_progress is None
-    ws._links._note = keep
     ws.run("phalanx.rank.requests._TELL_S = told_s")

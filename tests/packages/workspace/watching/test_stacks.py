@@ -10,6 +10,7 @@ import time
 
 import msgspec
 import pytest
+from support.inside import lifecycle
 from support.promise import BOUND_S, PATIENCE_S, SLOW_OPERATION_S, check, within
 from support.ranks.cells import LIMIT_S, BackgroundCell, time_is_up_once, wait_busy, wait_idle
 from support.waiting import wait_until
@@ -38,7 +39,7 @@ def quick():
     options = checked_options(3, None, 0.0, 5.0, "any")
     connection = launch_root(msgspec.structs.replace(options, slow_operation_s=SLOW_OPERATION_S))
     with Workspace(connection, is_kept=False) as workspace:
-        workspace._life.boot(is_new=True)
+        lifecycle(workspace).boot(is_new=True)
         yield workspace
 
 
