@@ -81,34 +81,6 @@ def test_a_rank_that_had_ended_before_is_named_at_once(recovering):
     assert sorted(out.splitlines()) == [f"[{rank}] {WHY}" for rank in (0, 2)]
 
 
-def test_a_peer_that_waits_or_is_missing_in_recover_is_named(recovering, tmp_path):
-    gate = tmp_path / "gate"
-    code, out, err = recovering(
-        "import os, time\nworld = px.init()\n"
-        # Who waits for a rank in recover is freed, and both recover.
-        "if world.rank() == 1:\n    px.recover(20)\n"
-        "else:\n"
-        "    try: px.all_sum(1)\n"
-        "    except px.RankFailure as error: print(error.rank, error.reason)\n"
-        "    px.recover(20)\n"
-        "recover_cells.check(world)\n"
-        # Who is missing in recover is named, with what it does.
-        "recover_cells.fail('mismatch', 1)\n"
-        "if world.rank() == 1:\n"
-        "    try: px.recover(0.3)\n"
-        "    except px.CollectiveTimeout as error: print(error)\n"
-        f"    open({str(gate)!r}, 'w').close()\n"
-        "else:\n"
-        f"    while not os.path.exists({str(gate)!r}): time.sleep(0.005)\n"
-        "px.recover(20)\nrecover_cells.check(world)\n",
-        2,
-    )
-    assert (code, err) == (0, "")
-    freed = "1 waits in px.recover(); all_sum #1, in which rank 0 waits, can never complete"
-    missing = "px.recover() timed out after 0.3 s; missing: rank 0"
-    assert sorted(out.splitlines()) == [f"[0] {freed}", f"[1] {missing}"]
-
-
 # -- with fewer ranks ---------------------------------------------------------------------------
 
 GO_ON = ("--keep-going", "--grace", "0")

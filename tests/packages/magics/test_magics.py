@@ -209,13 +209,6 @@ def test_stop_ends_the_cell_and_the_next_one_runs(ranks, body):
     assert lines(again) == ["[0-2] Out: 3"], again.text
 
 
-def test_figures_and_html_come_with_their_rank(ranks):
-    code = "%%distributed --ranks 1\nfrom IPython.display import HTML, display\ndisplay(HTML('<i>x</i>'))"
-    result = ranks.run(code)
-    assert "text/html" in result.mimes()
-    assert "[1]" in result.stdout
-
-
 def test_text_of_ranks_never_becomes_html(ranks):
     result = ranks.run("%%distributed\nprint('<img src=x onerror=alert(1)>')\n'<b>'")
     assert "text/html" not in result.mimes()

@@ -268,15 +268,6 @@ def test_a_script_that_is_not_looked_for(tmp_path):
     assert b"can't open file" in said.stderr
 
 
-def test_all_hosts_that_do_not_come_up_are_named(script):
-    said = launch(*HOSTS, "--python", "/no/such/python", script(SUM))
-    assert said.returncode == 1
-    x, y = complaints(said.stderr)
-    assert "could not be started: x: " in x
-    assert "could not be started: y: " in y
-    assert said.stdout == b""
-
-
 def test_versions_that_differ_are_told_in_one_line(script, tmp_path):
     python = python_of_other_numpy(tmp_path)
     said = launch(*HOSTS, "--python", python, script("print('it runs')"))

@@ -49,15 +49,6 @@ def test_a_signal_ends_everything_everywhere(script, running, number, status):
     assert wait_gone(family, GONE_S) == []
 
 
-@pytest.mark.promise
-def test_nothing_is_left_after_a_kill(script, running):
-    ranks = running(*HOSTS, script(WAIT))
-    family = both_up(ranks)
-    ranks.popen.kill()
-    ranks.end()
-    assert wait_gone(family, GONE_S) == []
-
-
 def supervisors(ranks):
     return [p for p in ranks.children() if p.cmdline()[-1:] == ["host"]]
 

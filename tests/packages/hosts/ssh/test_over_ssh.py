@@ -117,14 +117,6 @@ def test_a_host_goes_on_without_its_ssh_and_is_stopped(bed, shared, world):
 
 
 @pytest.mark.promise
-def test_nothing_is_left_of_a_killed_root(bed, shared, world, tmp_path):
-    world.wait_together(tmp_path)
-    world.root().kill()
-    check_nothing_left(bed, 1, 2)
-    shared.drop()
-
-
-@pytest.mark.promise
 def test_nothing_is_left_of_a_killed_root_that_has_no_rank_beside_it(
     bed, shared, tmp_path, monkeypatch
 ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from random import Random
 
 from phalanx.protocol import UserWait
 from phalanx.supervisor.health.impossible_waits import WORLD, Activity, GroupProgress, Passed
@@ -213,3 +214,12 @@ class Simulator:
     @property
     def splits(self) -> dict[int, tuple[int, ...]]:
         return {group: members for group, members in self.groups.items() if group != WORLD}
+
+
+def settle(simulator: Simulator, random: Random) -> None:
+    """Let every thread do what it can, in a random order, and each look in vain at the end."""
+    threads = simulator.threads()
+    has_moved = True
+    while has_moved:
+        random.shuffle(threads)
+        has_moved = any(simulator.step(thread) for thread in threads)

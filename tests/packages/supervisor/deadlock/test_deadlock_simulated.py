@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from supervisor.deadlock.simulator import Event, Simulator
+from supervisor.deadlock.simulator import Event, Simulator, settle
 from support.runs.tiers import examples
 
 from phalanx.supervisor.health.deadlock import DeadlockSearch, find_deadlock
@@ -73,15 +73,6 @@ def look(search, simulator, pause=lambda: None):
         activities[rank] = simulator.activity(rank)
         pause()
     return search.look(Activities(activities, 1, simulator.splits), now_s=0.0, running=running)
-
-
-def settle(simulator, random):
-    """Let every thread do what it can, in a random order, and each look in vain at the end."""
-    threads = simulator.threads()
-    has_moved = True
-    while has_moved:
-        random.shuffle(threads)
-        has_moved = any(simulator.step(thread) for thread in threads)
 
 
 def is_in(simulator, wait):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from supervisor.deadlock.simulator import Event, Simulator
+from supervisor.deadlock.simulator import Event, Simulator, settle
 from support.runs.tiers import examples
 
 from phalanx.supervisor.health.impossible_waits import (
@@ -54,15 +54,6 @@ def look(search, now_s, simulator, pause=lambda: None):
         pause()
     seen = Activities(activities, 1, simulator.splits)
     return search.look(seen, now_s=now_s, running=running, gone=gone)
-
-
-def settle(simulator, random):
-    """Let every thread do what it can, in a random order."""
-    threads = simulator.threads()
-    has_moved = True
-    while has_moved:
-        random.shuffle(threads)
-        has_moved = any(simulator.step(thread) for thread in threads)
 
 
 def is_in(simulator, rank, found):

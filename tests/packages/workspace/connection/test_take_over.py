@@ -12,7 +12,7 @@ import threading
 
 import psutil
 import pytest
-from support.inside import ask_root, begin_cell_code, root_client
+from support.inside import ask_root, root_client
 from support.programs.restarting import Notices, assert_sound, kill, pids, values
 from support.promise import PATIENCE_S
 from support.ranks.cells import BackgroundCell, wait_busy
@@ -161,16 +161,6 @@ def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
     ws, view = come()  # once is enough
     with ws:
         assert view.texts == []
-        ws.stop()
-
-
-@pytest.mark.usefixtures("_folder")
-def test_an_epoch_that_nobody_entered_is_entered_by_who_comes():
-    # The world was to be formed anew, and its client died before it had asked the ranks to.
-    left_by(f"try: ws.run({FAIL!r})\nexcept Exception: pass\n{begin_cell_code('ws')}")
-    ws, _ = come()
-    with ws:
-        assert_sound(ws)
         ws.stop()
 
 
