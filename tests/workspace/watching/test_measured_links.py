@@ -46,7 +46,7 @@ def test_how_far_it_is_is_told(ws):
         "told_s, phalanx.rank.requests._TELL_S = phalanx.rank.requests._TELL_S, 0.0"
     )
     kept, keep = [], ws._links._note
-    ws._links._note = lambda progress: (kept.append(progress), keep(progress))
+    ws._links._note = lambda n_done: (keep(n_done), kept.append(ws.links_progress))
     ws.measure_links()
     assert [its.n_done for its in kept] == [0, 0, 1, 2, 3, 4, 5]
     assert {its.n_links for its in kept} == {6}

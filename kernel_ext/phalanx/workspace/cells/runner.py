@@ -343,12 +343,22 @@ class CellRunner:
         outcome, values = self._run(code, ranks, view, timeout, max_lines, what, fetch)
         return results_of(outcome, outcome.ranks, values)
 
-    def perform(self, task: RankTask, view: View, what: str) -> None:
+    def perform(
+        self,
+        task: RankTask,
+        view: View,
+        what: str,
+        *,
+        events: queue.SimpleQueue[Event] | None = None,
+        check: Callable[[], object] | None = None,
+    ) -> None:
         """Perform a task on all live ranks, as a cell.
 
-        ``what`` names the task where a cell is refused meanwhile.
+        ``what`` names the task where a cell is refused meanwhile. An event in ``events`` stops it.
+        With ``check`` it waits for its turn, and ``check`` raises to end that wait; else it is refused
+        while a cell runs.
         """
-        self._run(task, None, view, None, MAX_LINES, what, None)
+        self._run(task, None, view, None, MAX_LINES, what, None, events, check)
 
     def evaluate(
         self, expressions: tuple[str, ...], ranks: tuple[int, ...] | None, view: View
@@ -372,6 +382,8 @@ class CellRunner:
         max_lines: int,
         what: str,
         fetch: Callable[[str, CellOutcome], dict[int, Any]] | None,
+        events: queue.SimpleQueue[Event] | None = None,
+        check: Callable[[], object] | None = None,
     ) -> tuple[CellOutcome, dict[int, Any]]:
         """Run code or a task, then ``fetch`` values before anything else runs."""
         chosen = self._ranks if ranks is None else ranks
@@ -379,14 +391,12 @@ class CellRunner:
         code = work if isinstance(work, str) else ""
         # From the announcement on, a Ctrl-C must not interrupt between two steps. So it becomes an
         # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        with (
-            self.slot.take(RunningCell(name, chosen, what or "a cell", "" if what else code)),
-            ExitStack() as until_it_is_over,
-        ):
-            until_it_is_over.enter_context(ctrl_c(lambda: events.put(StopRequest())))
-            here, lost = self._begin_cell(name, chosen, view, events, is_all=ranks is None)
-            cell = Cell(name, here, events, lost)
+        own = queue.SimpleQueue[Event]() if events is None else events
+        turn = RunningCell(name, chosen, what or "a cell", "" if what else code)
+        with self.slot.take(turn, view.notice, check), ExitStack() as until_it_is_over:
+            until_it_is_over.enter_context(ctrl_c(lambda: own.put(StopRequest())))
+            here, lost = self._begin_cell(name, chosen, view, own, is_all=ranks is None)
+            cell = Cell(name, here, own, lost)
             cell.number = view.cell_number
             if isinstance(work, str) and work.strip() != POST_MORTEM:
                 self._last_cell = name
@@ -466,7 +476,7 @@ class CellRunner:
                 raise KeyboardInterrupt
 
         name = turn.name
-        with self.slot.take_next(turn, view.notice, check_stopped):
+        with self.slot.take(turn, view.notice, check_stopped):
             here, lost = self._begin_cell(name, turn.ranks, view, events, is_all=ranks is None)
             try:
                 if ranks is not None:
