@@ -252,17 +252,15 @@ class Sweep:
                     self._on_begin,
                     {MEASUREMENT_MIME: self._on_measured, LIMITS_MIME: self._on_limits},
                 )
-                what, check = f"a bandwidth sweep of {self.op}", self._check if self._wait else None
+                what, check = (
+                    f"a bandwidth sweep of {self.op}",
+                    self._bench.up if self._wait else None,
+                )
                 self._bench.up().perform(task, view, what, events=self._events, check=check)
         except BaseException as error:  # noqa: BLE001 - raised on the iterating thread
             self._failure = refusal_of(error) or error
         finally:
             self._measured.put(None)
-
-    def _check(self) -> None:
-        self._bench.up()
-        if self._is_stopped:
-            raise KeyboardInterrupt
 
 
 class BandwidthBench:
@@ -338,9 +336,7 @@ class LinkBench:
         runner = self._up()
         engines = runner.engines
         found: list[Any] = []
-        view = BenchView(
-            self._on_begin, {LINKS_DONE_MIME: self._on_done, LINKS_MIME: found.append}
-        )
+        view = BenchView(self._on_begin, {LINKS_DONE_MIME: self._on_done, LINKS_MIME: found.append})
         try:
             runner.perform(PublishLinks(), view, "a measurement of the links")
         finally:

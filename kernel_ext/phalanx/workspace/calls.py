@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from phalanx.protocol import name_ranks
 from phalanx.rank import bind, fetch, load_value, map_block, pack_call, pack_values
 
+from .cells.cell import Pack, Packed
 from .connection.transport import ctrl_c, say_error
 from .lifecycle import Lifecycle
 from .options import checked_name
@@ -25,7 +26,6 @@ _PACKING = ("phalanx.", "cloudpickle")  # modules with frames that hold a value 
 
 
 Value = TypeVar("Value")
-Packed = dict[int, list[Any]]
 
 
 class PendingCall(Generic[Value]):
@@ -186,7 +186,7 @@ class RemoteCalls:
         self,
         function: str,
         ranks: Ranks | None,
-        pack: Callable[[tuple[int, ...]], Packed],
+        pack: Pack,
         finish: Callable[[list[Any]], Value],
         *,
         block: bool,
@@ -201,7 +201,7 @@ class RemoteCalls:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
         def run() -> Packed:
-            return runner.apply(turn, chosen, pack, view, events=events, check=check)
+            return runner.apply(turn, pack, view, is_all=chosen is None, events=events, check=check)
 
         with ctrl_c(lambda: events.put(StopRequest())):
             turn = runner.line_up(chosen, "a call", function)

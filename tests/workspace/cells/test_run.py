@@ -9,6 +9,7 @@ import signal
 import weakref
 
 from phalanx.protocol import (
+    CellEnded,
     Step,
     StopReport,
 )
@@ -18,7 +19,6 @@ from phalanx.workspace.cells.cell import Cell
 from phalanx.workspace.output.events import (
     Clear,
     Ended,
-    Failure,
     RankNotice,
     StopRequest,
     Text,
@@ -73,7 +73,9 @@ class FakeRanks:
 
     def end(self, ranks):
         for rank in ranks:
-            self.cell.events.put(Ended(rank, Failure("KeyboardInterrupt", "", ())))
+            self.cell.events.put(
+                Ended(rank, CellEnded("cell", ok=False, ename="KeyboardInterrupt"))
+            )
 
     def see(self, ranks, is_twice, take):
         take({})
@@ -85,8 +87,8 @@ class FakeRanks:
         raise NotImplementedError
 
 
-def run_cell(cell, view, ranks, **options):
-    return loop.run_cell(cell, view, ranks, ranks.resend, **options)
+def run_cell(cell, view, ranks, timeout_s=None, **options):
+    return loop.CellLoop(cell, view, ranks, ranks.resend, **options).run(timeout_s)
 
 
 def start(ranks=2, *events):

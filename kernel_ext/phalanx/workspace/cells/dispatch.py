@@ -21,18 +21,16 @@ from phalanx.protocol import (
     DebuggerSays,
     Inspected,
     OutputDrawn,
-    RankCall,
     RankLost,
     RankNews,
     RankOrder,
-    RankTask,
     name_ranks,
 )
 
 from ..connection.transport import Message, RankChannels, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
 from ..output.events import CallInLoop, Event, OwnershipLost
-from .cell import Cell, SentRequest
+from .cell import Call, Cell
 from .debugging import RankDebuggers
 from .rank_help import Help
 
@@ -82,68 +80,19 @@ class Dispatch:
         self._channels = RankChannels(thread, connection, session, self._on_message)
         self.wait_subscribed = self._channels.wait_subscribed
 
-    def execute(self, cell: Cell, rank: int, work: str | RankTask) -> None:
-        """Send an execute request with a user's code or our task.
-
-        The code may ask for input. An error never makes a rank skip the next request.
-        """
-        is_code = isinstance(work, str)
-        content: Message = {
-            "code": work if is_code else "",
-            "silent": not is_code,
-            "store_history": is_code,
-            "user_expressions": {},
-            "allow_stdin": True,
-            "stop_on_error": False,
-        }
-        said: Message = {"cell": cell.name, "lost": cell.lost, "widgets": self.widgets.is_live}
-        if cell.number:
-            said["number"] = cell.number
-        if not is_code:
-            said["task"] = msgspec.to_builtins(work)
-        self._request(cell, rank, "execute_request", content, said)
-
-    def apply(
-        self, call: Cell, rank: int, buffers: list[Any], work: RankCall | None = None
-    ) -> None:
-        """Send an apply request: one of our calls, or a packed function.
-
-        The request is ipyparallel's. Without ``work`` the function is packed in ``buffers``. An
-        announced call is a cell for its ranks and for clients that attach later.
-        """
-        content = {} if work is None else {"call": msgspec.to_builtins(work)}
-        said: Message = {"cell": call.name}
-        if call.is_announced:
-            said |= {"lost": call.lost, "is_cell": True, "widgets": self.widgets.is_live}
-        self._request(call, rank, "apply_request", content, said, buffers)
-
-    def _request(
-        self,
-        cell: Cell,
-        rank: int,
-        kind: str,
-        content: Message,
-        said: Message,
-        buffers: list[Any] | None = None,
-    ) -> None:
-        request = SentRequest(
-            self._engines[rank],
-            kind,
-            _message_id(cell.name, rank),
-            content,
-            {"phalanx": said},
-            buffers or [],
-        )
+    def execute(self, cell: Cell, rank: int) -> None:
+        """Send a cell to a rank."""
         with self._lock:
-            if not cell.sent:
+            if not cell.engines:
                 cell.n_widget_messages = self.widgets.newest
             self._cells[cell.name] = cell
-            cell.sent[rank] = request
-            cell.nbytes = max(cell.nbytes, sum(memoryview(one).nbytes for one in request.buffers))
+            cell.engines[rank] = self._engines[rank]
+            nbytes = sum(memoryview(one).nbytes for one in cell.packed.get(rank, ()))
+            cell.nbytes = max(cell.nbytes, nbytes)
             if self._taken is not None:  # the ranks are another client's now
                 cell.events.put(self._taken)
                 return
-        self._channels.send(*request)
+        self._send(cell, rank)
 
     def resend(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> bool:
         """Send a rank its request again; False if another client sent it.
@@ -151,15 +100,47 @@ class Dispatch:
         ``is_stopped``: a rank that has not begun the cell ends it as a stopped cell. The order to
         stop takes another way and may be the later.
         """
-        sent = cell.sent.get(rank)
-        if sent is None:
+        if rank not in cell.engines:
             return False
-        if is_stopped:
-            said = {**sent.metadata["phalanx"], "stopped": True}
-            sent = sent._replace(metadata={"phalanx": said})
-        # `send` signs the message anew: a kernel drops a message with a signature it has seen.
-        self._channels.send(*sent)
+        self._send(cell, rank, is_stopped=is_stopped)
         return True
+
+    def _send(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> None:
+        """Send a request, signed anew: a kernel drops a signature it has seen."""
+        said: Message = {"cell": cell.name}
+        if cell.is_announced:
+            said |= {"lost": cell.lost, "widgets": self.widgets.is_live}
+        if cell.number:
+            said["number"] = cell.number
+        if is_stopped:
+            said["stopped"] = True
+        if isinstance(cell, Call):
+            # ipyparallel's request, for a function that is packed in the buffers, or for our call.
+            # An announced one is a cell for its ranks and for clients that attach later.
+            kind = "apply_request"
+            content = {} if cell.work is None else {"call": msgspec.to_builtins(cell.work)}
+            said["is_cell"] = cell.is_announced
+        else:
+            kind = "execute_request"
+            is_code = isinstance(cell.work, str)
+            content = {
+                "code": cell.work if is_code else "",
+                "silent": not is_code,
+                "store_history": is_code,
+                "user_expressions": {},
+                "allow_stdin": True,
+                "stop_on_error": False,  # an error never makes a rank skip the next request
+            }
+            if not is_code:
+                said["task"] = msgspec.to_builtins(cell.work)
+        self._channels.send(
+            cell.engines[rank],
+            kind,
+            _message_id(cell.name, rank),
+            content,
+            {"phalanx": said},
+            cell.packed.get(rank, []),
+        )
 
     def adopt(self, cell: Cell) -> None:
         """Route the messages of a cell that another client sent."""
@@ -173,7 +154,7 @@ class Dispatch:
         """
         with self._lock:
             self._cells.pop(cell.name, None)
-            cell.sent.clear()
+            cell.packed = {}  # the values may be large
             if late is not None:
                 self._keep_ended(cell)
         if late is not None:

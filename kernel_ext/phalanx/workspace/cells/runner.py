@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from phalanx.protocol import (
     AddStartupCell,
     Booted,
     CellAllowed,
+    CellEnded,
     Evaluate,
     FromRoot,
     GiveLastError,
@@ -37,20 +38,20 @@ from phalanx.rank import POST_MORTEM, ErrorOfCell, unpack_values
 
 from ..connection.root_client import RootClient
 from ..connection.transport import SharedClient, SocketThread, ctrl_c
-from ..output.events import Event, Failure, Interrupted, OwnershipLost, StopRequest
+from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
 from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import View
 from .attach import AttachSync
-from .cell import Call, Cell, failure_of_rank
+from .cell import Call, Cell, Pack, Packed, failure_of_rank
 from .dispatch import Dispatch
 from .loop import (
+    CellLoop,
     CellOutcome,
     RankError,
     RankResult,
     raise_for,
     results_of,
-    run_cell,
 )
 from .restoring import prepare
 from .slot import CellRuns, ExecutionSlot, RunningCell
@@ -58,7 +59,6 @@ from .slot import CellRuns, ExecutionSlot, RunningCell
 if TYPE_CHECKING:
     import ipyparallel
 
-CellWork = str | RankTask | dict[int, list[Any]]  # code, a task, or a packed call for each rank
 # Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
 # its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.
 MOST_VALUE_NBYTES = 16 << 20
@@ -111,27 +111,25 @@ class CellRunner:
         return self._dispatch.engines
 
     def _announce(
-        self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Announce a cell and make the ranks ready.
+        self, cell: Cell, view: View, *, is_all: bool = False, needs_all: bool = False
+    ) -> None:
+        """Announce a cell to the ranks, and keep those that can run it.
 
-        Returns the ranks that can run the cell, and all dead ranks.
+        ``is_all``: the user named no ranks, and learns which are dead. ``needs_all``: a dead rank
+        is an error.
         """
-        try:
-            turn = self.slot.turn
-            title = (turn.title or turn.what) if turn else ""
-            allowed = self._begin(name, chosen, title)
-            here = tuple(rank for rank in chosen if rank not in allowed.dead)
-            if here and allowed.dead and is_all:
-                view.notice(say_without(allowed.dead))
-        except BaseException:
-            self._take_back(name)
-            raise
-        if not here:
-            self._take_back(name)
-            lost = self._lost.get(chosen[0])
-            raise RankFailure(chosen[0], lost.host if lost else "", allowed.dead[chosen[0]])
-        return here, tuple(allowed.dead)
+        turn = self.slot.turn
+        title = (turn.title or turn.what) if turn else ""
+        with self._taken_back_on_error(cell):
+            dead = self._begin(cell.name, cell.ranks, title).dead
+            here = tuple(rank for rank in cell.ranks if rank not in dead)
+            if not here or (needs_all and len(here) < len(cell.ranks)):
+                first = next(rank for rank in cell.ranks if rank in dead)
+                lost = self._lost.get(first)
+                raise RankFailure(first, lost.host if lost else "", dead[first])
+            if dead and is_all:
+                view.notice(say_without(dead))
+        cell.ranks, cell.lost = here, tuple(dead)
 
     def _begin(self, name: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
         """Announce a cell; raise the error of ranks that did not join."""
@@ -150,10 +148,17 @@ class CellRunner:
         with contextlib.suppress(DistributedError):  # the caller already raises an error
             self._root.forget_cell(name, ranks)
 
+    @contextlib.contextmanager
+    def _taken_back_on_error(self, cell: Cell) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._take_back(cell.name)
+            raise
+
     def _execute(
         self,
         cell: Cell,
-        work: CellWork | None,
         view: View,
         *,
         timeout_s: float | None = None,
@@ -162,21 +167,15 @@ class CellRunner:
     ) -> CellOutcome:
         """Send a cell, wait for it, and forget it.
 
-        Without ``work`` another client has sent it. Its late output is shown below it.
+        Its late output is shown below it.
         """
         outcome: CellOutcome | None = None
         try:
-            if work is not None:
-                self._send(cell, work)
-            outcome = run_cell(
-                cell,
-                view,
-                self._root,
-                self._dispatch.resend,
-                timeout_s=timeout_s,
-                max_lines=max_lines,
-                typed=typed,
-            )
+            if not cell.is_attached:
+                self._send(cell)
+            resend = self._dispatch.resend
+            loop = CellLoop(cell, view, self._root, resend, max_lines=max_lines, typed=typed)
+            outcome = loop.run(timeout_s)
             self._left.update(outcome.abandoned)
             return outcome
         finally:
@@ -184,7 +183,7 @@ class CellRunner:
             late = None if below is None else self._late.of(below, cell.ranks)
             self._dispatch.forget(cell, late)
 
-    def _send(self, cell: Cell, work: CellWork) -> None:
+    def _send(self, cell: Cell) -> None:
         """Send a cell to all its ranks, or let none run it.
 
         If a send fails, the cell is cancelled on the ranks that lack it and interrupted on the
@@ -192,10 +191,7 @@ class CellRunner:
         """
         for at, rank in enumerate(cell.ranks):
             try:
-                if isinstance(work, dict):
-                    self._dispatch.apply(cell, rank, work[rank])
-                else:
-                    self._dispatch.execute(cell, rank, work)
+                self._dispatch.execute(cell, rank)
             except BaseException:
                 if cell.is_announced:
                     self._take_back(cell.name, cell.ranks[at:] if at else ())
@@ -206,12 +202,9 @@ class CellRunner:
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
-        name = self._next()
-        here, _ = self._announce(name, ranks, view, is_all=False)
-        for lost in (self._lost[rank] for rank in ranks if rank not in here):
-            self._root.forget_cell(name)
-            raise failure_of_rank(lost)
-        raise_for(self._execute(Cell(name, here), work, view))
+        cell = Cell(self._next(), ranks, work=work)
+        self._announce(cell, view, needs_all=True)
+        raise_for(self._execute(cell, view))
 
     def ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
@@ -227,21 +220,16 @@ class CellRunner:
     def _ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
     ) -> tuple[dict[int, dict[str, Any]], CellOutcome]:
-        call = Call(self._next("call"), ranks, is_announced=False)
-        try:
-            for rank in ranks:
-                self._dispatch.apply(call, rank, list(buffers), work)
-                if rank in self._lost:  # since the ranks were chosen
-                    call.put(self._lost[rank])
-            outcome = run_cell(call, View(), self._root, self._dispatch.resend)
-        finally:
-            self._dispatch.forget(call)
+        call = Call(self._next("call"), ranks, work=work, is_announced=False)
+        call.packed = {rank: list(buffers) for rank in ranks}
+        outcome = self._execute(call, View())
         values: dict[int, dict[str, Any]] = {}
         for rank, answer in sorted(call.values.items()):
             try:
                 values[rank] = unpack_values(answer, "here")
             except TypeError as error:
-                outcome.failures[rank] = Failure("TypeError", str(error), ())
+                error_of = CellEnded(call.name, ok=False, ename="TypeError", evalue=str(error))
+                outcome.failures[rank] = error_of
         return values, outcome
 
     def _enter(self) -> None:
@@ -330,18 +318,17 @@ class CellRunner:
         timeout: float | None,
         max_lines: int,
         every_start: bool = False,
-        what: str = "",
         has_values: bool = False,
     ) -> list[RankResult]:
-        """Run a cell; see `Workspace.run`.
-
-        ``ranks`` None: all live ranks. ``what`` names the cell where another cell is refused.
-        """
+        """Run a cell; see `Workspace.run`. ``ranks`` None: all live ranks."""
         if every_start:
             self._root.keep(AddStartupCell(code, ranks))
+        cell = Cell(self._next(), self._chosen(ranks), work=code)
         fetch = self._values if has_values else None
-        outcome, values = self._run(code, ranks, view, timeout, max_lines, what, fetch)
-        return results_of(outcome, outcome.ranks, values)
+        outcome, values = self._run(
+            cell, view, fetch, is_all=ranks is None, timeout=timeout, max_lines=max_lines
+        )
+        return results_of(outcome, cell.ranks, values)
 
     def perform(
         self,
@@ -355,10 +342,11 @@ class CellRunner:
         """Perform a task on all live ranks, as a cell.
 
         ``what`` names the task where a cell is refused meanwhile. An event in ``events`` stops it.
-        With ``check`` it waits for its turn, and ``check`` raises to end that wait; else it is refused
-        while a cell runs.
+        With ``check``, which raises to end the wait, it waits for its turn; else it is refused while
+        a cell runs.
         """
-        self._run(task, None, view, None, MAX_LINES, what, None, events, check)
+        cell = Cell(self._next(), self._ranks, events, work=task)
+        self._run(cell, view, what=what, is_all=True, check=check)
 
     def evaluate(
         self, expressions: tuple[str, ...], ranks: tuple[int, ...] | None, view: View
@@ -368,42 +356,52 @@ class CellRunner:
         def fetch(name: str, outcome: CellOutcome) -> dict[int, dict[str, Any]]:
             return self.ask(outcome.ranks, GiveValue(name))
 
-        _, values = self._run(
-            Evaluate(expressions), ranks, view, None, MAX_LINES, "an exchange", fetch
-        )
-        return values
+        cell = Cell(self._next(), self._chosen(ranks), work=Evaluate(expressions))
+        return self._run(cell, view, fetch, what="an exchange", is_all=ranks is None)[1]
+
+    def _chosen(self, ranks: tuple[int, ...] | None) -> tuple[int, ...]:
+        return self._ranks if ranks is None else ranks
 
     def _run(
         self,
-        work: str | RankTask,
-        ranks: tuple[int, ...] | None,
+        cell: Cell,
         view: View,
-        timeout: float | None,
-        max_lines: int,
-        what: str,
-        fetch: Callable[[str, CellOutcome], dict[int, Any]] | None,
-        events: queue.SimpleQueue[Event] | None = None,
+        fetch: Callable[[str, CellOutcome], dict[int, Any]] | None = None,
+        *,
+        is_all: bool,
+        what: str = "a cell",
+        turn: RunningCell | None = None,
+        pack: Pack | None = None,
         check: Callable[[], object] | None = None,
+        timeout: float | None = None,
+        max_lines: int = MAX_LINES,
     ) -> tuple[CellOutcome, dict[int, Any]]:
-        """Run code or a task, then ``fetch`` values before anything else runs."""
-        chosen = self._ranks if ranks is None else ranks
-        name = self._next()
-        code = work if isinstance(work, str) else ""
+        """Run a cell, then ``fetch`` values before anything else runs.
+
+        ``is_all``: the user named no ranks. With ``check`` it waits for its turn, until ``check``
+        raises or an event stops it.
+        """
+
+        def check_wait() -> None:
+            if check is not None:
+                check()
+            if not cell.events.empty():
+                raise KeyboardInterrupt
+
+        code = cell.work if isinstance(cell.work, str) else None
+        turn = turn or RunningCell(cell.name, cell.ranks, what, code or "")
         # From the announcement on, a Ctrl-C must not interrupt between two steps. So it becomes an
         # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
-        own = queue.SimpleQueue[Event]() if events is None else events
-        turn = RunningCell(name, chosen, what or "a cell", "" if what else code)
-        with self.slot.take(turn, view.notice, check), ExitStack() as until_it_is_over:
-            until_it_is_over.enter_context(ctrl_c(lambda: own.put(StopRequest())))
-            here, lost = self._begin_cell(name, chosen, view, own, is_all=ranks is None)
-            cell = Cell(name, here, own, lost)
-            cell.number = view.cell_number
-            if isinstance(work, str) and work.strip() != POST_MORTEM:
-                self._last_cell = name
-            outcome = self._execute(cell, work, view, timeout_s=timeout, max_lines=max_lines)
+        wait = None if check is None else check_wait
+        with self.slot.take(turn, view.notice, wait), ExitStack() as until_it_is_over:
+            until_it_is_over.enter_context(ctrl_c(lambda: cell.events.put(StopRequest())))
+            self._begin_cell(cell, view, pack, is_all=is_all)
+            if isinstance(cell, Call) or (code is not None and code.strip() != POST_MORTEM):
+                self._last_cell = cell.name
+            outcome = self._execute(cell, view, timeout_s=timeout, max_lines=max_lines)
             until_it_is_over.close()
             raise_for(outcome, timeout)
-            return outcome, {} if fetch is None else fetch(name, outcome)
+            return outcome, {} if fetch is None else fetch(cell.name, outcome)
 
     def _values(self, name: str, outcome: CellOutcome) -> dict[int, Any]:
         """Fetch the values of the cell's last expression, by rank.
@@ -423,78 +421,52 @@ class CellRunner:
             found |= {rank: named[""] for rank, named in values.items()}
         return found
 
-    def _begin_cell(
-        self,
-        name: str,
-        chosen: tuple[int, ...],
-        view: View,
-        events: queue.SimpleQueue[Event],
-        *,
-        is_all: bool,
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _begin_cell(self, cell: Cell, view: View, pack: Pack | None, *, is_all: bool) -> None:
         """Prepare the ranks for a cell and announce it.
 
-        Returns the ranks that can run the cell, and all dead ranks.
+        A call, which has ``pack``, needs all ranks that the user named.
         """
-        self._is_stopped = lambda: not events.empty()
+        needs_all = pack is not None and not is_all
+        chosen, self._is_stopped = cell.ranks, lambda: not cell.events.empty()
         try:
             while True:
                 self._settle(View, view.notice)
-                here, lost = self._announce(name, chosen, view, is_all=is_all)
+                self._announce(cell, view, is_all=is_all, needs_all=needs_all)
                 if not self._has_replaced:
-                    return here, lost
-                self._root.forget_cell(name)  # a rank was replaced during the announcement
+                    break
+                self._root.forget_cell(cell.name)  # a rank was replaced during the announcement
+                cell.ranks = chosen
         finally:
             self._is_stopped = lambda: False
+        cell.number = view.cell_number
+        if pack is not None:
+            with self._taken_back_on_error(cell):
+                cell.packed = pack(cell.ranks)
 
     def line_up(self, ranks: tuple[int, ...] | None, what: str, function: str) -> RunningCell:
         """Queue a call; `apply` runs it, `slot.leave_line` removes it."""
-        turn = RunningCell(self._next(), self._ranks if ranks is None else ranks, what, function)
+        turn = RunningCell(self._next(), self._chosen(ranks), what, function)
         self.slot.line_up(turn)
         return turn
 
     def apply(
         self,
         turn: RunningCell,
-        ranks: tuple[int, ...] | None,
-        pack: Callable[[tuple[int, ...]], dict[int, list[Any]]],
+        pack: Pack,
         view: View,
         *,
+        is_all: bool,
         events: queue.SimpleQueue[Event],
-        check: Callable[[], None],
-    ) -> dict[int, list[Any]]:
+        check: Callable[[], object],
+    ) -> Packed:
         """Call functions on ranks as a cell, when the queued turn comes.
 
-        ``turn`` is of `line_up` with the same ``ranks``; all that are named must be alive. ``pack``
-        takes the live ranks and returns the packed call of each. A `StopRequest` in ``events`` stops
-        the call, and ``check`` raises to end the wait for the turn. Returns the packed values by rank.
+        ``turn`` is of `line_up`. Unless ``is_all``, all its ranks must be alive. ``events`` and
+        ``check`` as in `perform`. Returns the packed values by rank.
         """
-
-        def check_stopped() -> None:
-            check()
-            if not events.empty():
-                raise KeyboardInterrupt
-
-        name = turn.name
-        with self.slot.take(turn, view.notice, check_stopped):
-            here, lost = self._begin_cell(name, turn.ranks, view, events, is_all=ranks is None)
-            try:
-                if ranks is not None:
-                    self._refuse_dead(set(ranks).difference(here))
-                packed = pack(here)
-            except BaseException:
-                self._take_back(name)
-                raise
-            cell = Call(name, here, events, lost)
-            self._last_cell = name
-            outcome = self._execute(cell, packed, view)
-        raise_for(outcome)
-        return cell.values
-
-    def _refuse_dead(self, ranks: Collection[int]) -> None:
-        for rank in sorted(ranks):
-            its = self._lost.get(rank)
-            raise RankFailure(rank, its.host if its else "", its.reason if its else "died")
+        call = Call(turn.name, turn.ranks, events)
+        self._run(call, view, turn=turn, pack=pack, is_all=is_all, check=check)
+        return call.values
 
     def client(self) -> ipyparallel.Client:
         return self._client.get(self._dispatch.engines, tuple(self._lost))
@@ -519,7 +491,7 @@ class CellRunner:
         self._last_cell = missed.cell.name
         with self.slot.take(RunningCell(missed.cell.name, missed.running)):
             cell = missed.begin_cell()
-            outcome = self._execute(cell, None, view, typed=missed.typed)
+            outcome = self._execute(cell, view, typed=missed.typed)
             raise_for(outcome)
             return results_of(outcome, cell.ranks, self._values(cell.name, outcome))
 
@@ -572,7 +544,7 @@ class CellRunner:
         tell: Callable[[str], None],
         buffers: Sequence[memoryview] = (),
     ) -> dict[int, dict[str, Any]]:
-        chosen = self._ranks if ranks is None else ranks
+        chosen = self._chosen(ranks)
         with self.slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
             self._settle(View, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}

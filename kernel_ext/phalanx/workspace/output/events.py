@@ -9,7 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.protocol import InterruptCaught, LineNeed, LineNotNeeded, Notice, RankLost, StopReport
+from phalanx.protocol import (
+    CellEnded,
+    InterruptCaught,
+    LineNeed,
+    LineNotNeeded,
+    Notice,
+    RankLost,
+    StopReport,
+)
 
 from .text import StreamName
 
@@ -26,18 +34,6 @@ IMAGE_KINDS = (
 )
 
 CellNews = StopReport | InterruptCaught | LineNeed | LineNotNeeded
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The error that ended a rank's part of a cell.
-
-    ``traceback`` is IPython's, line by line.
-    """
-
-    ename: str
-    evalue: str
-    traceback: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -105,13 +101,13 @@ class RankNotice:
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank's part of the cell has ended.
+    """A rank's part of the cell has ended, in ``failure`` or well (None).
 
     All its output has come, except for ``n_missing`` pieces.
     """
 
     rank: int
-    failure: Failure | None
+    failure: CellEnded | None
     n_missing: int = 0
 
 
