@@ -90,10 +90,7 @@ class Lifecycle:
 
     @property
     def was_left(self) -> bool:
-        """Whether this process stopped or detached the workspace itself.
-
-        False if another process took the workspace over, or the supervisor had died before.
-        """
+        """See `Workspace.was_left`."""
         return self._is_closed and self._was_alive and not self.why_lost
 
     def stop(self) -> None:

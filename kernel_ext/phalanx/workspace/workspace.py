@@ -19,6 +19,7 @@ from phalanx.protocol import (
     GRACE_S,
     BindValues,
     BootProgress,
+    GetTrace,
     GiveNames,
     HostPlan,
     JobOptions,
@@ -26,6 +27,7 @@ from phalanx.protocol import (
     LinksProgress,
     RemoteOptions,
     SweepRun,
+    TraceIs,
     WorldTopology,
 )
 from phalanx.supervisor import RootProcess, launch_root
@@ -480,7 +482,7 @@ class Workspace:
         if path is not None:
             path = checked_path("path", path)
         self._life.check_running()
-        trace = merged(self._root.trace())
+        trace = merged(self._root.ask(GetTrace(), TraceIs))
         if path is not None:
             trace.save(path)
         return trace

@@ -16,22 +16,28 @@ from phalanx.errors import DistributedError, cell_error
 from phalanx.protocol import (
     CellEnded,
     CellStatusReply,
+    GetCellStatus,
+    GetStacks,
+    GetTopology,
     LetIn,
     LineNeed,
     LineNotNeeded,
     Notice,
     RankLost,
     RankStack,
+    RootRequest,
+    StacksAre,
     Step,
     StopCell,
     StopReport,
+    TopologyIs,
     TypedLine,
     format_ranks,
     name_ranks,
     say_where,
 )
 
-from ..connection.root_client import RootClient
+from ..connection.root_client import Answer, RootClient
 from ..connection.transport import ctrl_c
 from ..output.events import (
     CallInLoop,
@@ -260,22 +266,27 @@ class CellLoop:
 
     # -- questions to the root ----------------------------------------------------------------
 
-    def call(self, function: Callable[[], None]) -> None:
-        self.cell.put(CallInLoop(function))
+    def ask(
+        self, question: RootRequest, kind: type[Answer], take: Callable[[Answer], None]
+    ) -> None:
+        """Ask the root; ``take`` gets the answer as an event of the cell."""
+        put = self.cell.put
+        self.root.ask_later(question, kind, lambda answer: put(CallInLoop(lambda: take(answer))))
 
     def look(self) -> None:
-        self.root.look(lambda topology: self.call(lambda: self.status.take(topology)))
+        self.ask(GetTopology(), TopologyIs, lambda its: self.status.take(its.topology))
 
     def see_stacks(self, ranks: tuple[int, ...], is_twice: bool) -> None:
-        self.root.see(ranks, is_twice, lambda stacks: self.call(lambda: self.stopping.take(stacks)))
+        question = GetStacks(ranks, is_twice)
+        self.ask(question, StacksAre, lambda its: self.stopping.take(its.stacks))
 
     def see_cells(self) -> None:
         asked_s = self.clock()
-
-        def take(status: CellStatusReply) -> None:
-            self.resender.take(status, asked_s, self.running, self.clock())
-
-        self.root.see_cells(lambda status: self.call(lambda: take(status)))
+        self.ask(
+            GetCellStatus(),
+            CellStatusReply,
+            lambda status: self.resender.take(status, asked_s, self.running, self.clock()),
+        )
 
     # -- stops --------------------------------------------------------------------------------
 

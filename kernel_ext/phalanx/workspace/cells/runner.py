@@ -30,6 +30,7 @@ from phalanx.protocol import (
     RankSays,
     RankTask,
     Replaced,
+    ReplacementsReady,
     TypedLine,
     name_ranks,
     say_busy,
@@ -265,7 +266,7 @@ class CellRunner:
         try:
             return prepare(self, fresh, status.every_start, make_view=make_view, tell=tell)
         finally:
-            self._root.settled(its.engine for its in fresh)
+            self._root.send(ReplacementsReady(tuple(its.engine for its in fresh)))
 
     def on_news(self, message: FromRoot) -> None:
         """Take the root's news: a death, a replacement, an end.
@@ -322,7 +323,7 @@ class CellRunner:
     ) -> list[RankResult]:
         """Run a cell; see `Workspace.run`. ``ranks`` None: all live ranks."""
         if every_start:
-            self._root.keep(AddStartupCell(code, ranks))
+            self._root.send(AddStartupCell(code, ranks))
         cell = Cell(self._next(), self._chosen(ranks), work=code)
         fetch = self._values if has_values else None
         outcome, values = self._run(
