@@ -33,7 +33,17 @@ from phalanx.protocol import (
 from phalanx.supervisor import RootProcess, launch_root
 
 from .bench import BandwidthBench, LinkBench, Sweep
-from .calls import PendingCall, RemoteCalls, forget_values, packed
+from .calls import (
+    CallPlan,
+    PendingCall,
+    forget_values,
+    make_call,
+    packed,
+    plan_apply,
+    plan_gather,
+    plan_map,
+    plan_scatter,
+)
 from .cells.debugging import RankDebuggers
 from .cells.loop import RankError, RankResult
 from .cells.rank_help import Help
@@ -85,11 +95,6 @@ class Workspace:
             root, is_kept=is_kept, notice=lambda text: self.make_view().notice(text)
         )
         self._root = self._life.root
-        self._calls = RemoteCalls(
-            self._life,
-            self.size,
-            lambda: self.make_view(),  # noqa: PLW0108 - users replace `make_view`
-        )
         self._bench = BandwidthBench(self.size, self._life.up, self.topology)
         self._links = LinkBench(self.size, self._life.up)
 
@@ -750,7 +755,8 @@ class Workspace:
         >>> handle.result()  # doctest: +SKIP
         [4, 4, 4, 4]
         """
-        return self._calls.apply(function, args, named, ranks, block=block)
+        plan = plan_apply(function, args, named, is_one=is_one_rank(ranks))
+        return self._call(plan, ranks, block=block)
 
     @overload
     def map(
@@ -817,7 +823,7 @@ class Workspace:
         [(0, 0), (1, 0), (4, 1), (9, 2), (16, 3)]
         """
         made: builtins.list[Any] | PendingCall[builtins.list[Any]]
-        made = self._calls.map(function, sequences, ranks, block=block)
+        made = self._call(plan_map(function, sequences), ranks, block=block)
         return made
 
     @overload
@@ -883,7 +889,7 @@ class Workspace:
         [array([0, 1]), array([2]), array([3]), array([4])]
         """
         made: PendingCall[None] | None
-        made = self._calls.scatter(name, values, ranks, block=block)
+        made = self._call(plan_scatter(name, values), ranks, block=block)
         return made
 
     @overload
@@ -932,7 +938,11 @@ class Workspace:
         >>> ws.gather("x")  # doctest: +SKIP
         array([0, 1, 2, 3, 4])
         """
-        return self._calls.gather(name, ranks, block=block)
+        return self._call(plan_gather(name), ranks, block=block)
+
+    def _call(self, plan: CallPlan, ranks: Ranks | None, *, block: bool) -> Any:
+        view = self.make_view() if block else View()
+        return make_call(plan, self._life, chosen_ranks(ranks, self.size), view, block=block)
 
     # -- measurements -------------------------------------------------------------------------
 

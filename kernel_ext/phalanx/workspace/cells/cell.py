@@ -45,7 +45,7 @@ OUTPUT_S = 1.0  # output that comes later after the end is taken for lost
 _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
 
-Packed = dict[int, list[Any]]  # buffers to send, by rank
+Packed = dict[int, list[Any]]  # packed values by rank, as buffers
 Pack = Callable[[tuple[int, ...]], Packed]  # makes a packed call for each live rank
 
 
@@ -76,6 +76,7 @@ class Cell:
         self.ranks = ranks
         self.work = work  # code, a task or one of our calls; None: a packed function
         self.packed: Packed = {}
+        self.values: Packed = {}  # of the replies
         self.lost: tuple[int, ...] = ()  # dead ranks that the cell runs without
         self.events = queue.SimpleQueue() if events is None else events
         self.waiting: tuple[int, ...] = ()  # for a line; set by the waiting thread
@@ -292,7 +293,7 @@ class Call(Cell):
 
     A call that is not announced is unknown to the root: a rank's part is over with the reply.
 
-    `values` holds the packed values by rank. The thread that waits unpickles them, not the socket
+    The thread that waits unpickles the values, not the socket
     thread, because unpickling may run the user's code. Unpickling is safe here: the answers are
     signed with the key of our own controller, and a process that has the key can run code as this
     user anyway.
@@ -311,7 +312,6 @@ class Call(Cell):
     ) -> None:
         super().__init__(name, ranks, events, work=work)
         self.is_announced = is_announced
-        self.values: dict[int, list[Any]] = {}
         self._replies: dict[int, CellEnded] = {}
 
     def on_reply(self, rank: int, message: Message) -> None:

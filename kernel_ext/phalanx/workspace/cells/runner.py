@@ -100,8 +100,15 @@ class CellRunner:
         self._last_cell = ""  # the last cell of a person; empty: none from here yet
         self._dispatch.wait_subscribed()
 
-    def _next(self, what: str = "") -> str:
-        return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
+    def _next(self) -> str:
+        return f"{self._name}:{next(self._numbers)}"
+
+    def _turn(
+        self, ranks: tuple[int, ...] | None, what: str = "a cell", code: str = ""
+    ) -> RunningCell:
+        """Name a piece of work; ``what`` is shown where a cell is refused meanwhile."""
+        chosen = self._ranks if ranks is None else ranks
+        return RunningCell(self._next(), chosen, what, code, is_all=ranks is None)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -221,7 +228,7 @@ class CellRunner:
     def _ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
     ) -> tuple[dict[int, dict[str, Any]], CellOutcome]:
-        call = Call(self._next("call"), ranks, work=work, is_announced=False)
+        call = Call(self._next(), ranks, work=work, is_announced=False)
         call.packed = {rank: list(buffers) for rank in ranks}
         outcome = self._execute(call, View())
         values: dict[int, dict[str, Any]] = {}
@@ -235,7 +242,7 @@ class CellRunner:
 
     def _enter(self) -> None:
         """Have the root form the group, without a cell."""
-        name = self._next("enter")
+        name = self._next()
         try:
             self._begin(name, self._ranks)
         finally:
@@ -324,12 +331,9 @@ class CellRunner:
         """Run a cell; see `Workspace.run`. ``ranks`` None: all live ranks."""
         if every_start:
             self._root.send(AddStartupCell(code, ranks))
-        cell = Cell(self._next(), self._chosen(ranks), work=code)
-        fetch = self._values if has_values else None
-        outcome, values = self._run(
-            cell, view, fetch, is_all=ranks is None, timeout=timeout, max_lines=max_lines
-        )
-        return results_of(outcome, cell.ranks, values)
+        turn, fetch = self._turn(ranks, code=code), self._values if has_values else None
+        outcome, values = self._run(turn, code, view, fetch, timeout=timeout, max_lines=max_lines)
+        return results_of(outcome, outcome.ranks, values)
 
     def perform(
         self,
@@ -346,8 +350,7 @@ class CellRunner:
         With ``check``, which raises to end the wait, it waits for its turn; else it is refused while
         a cell runs.
         """
-        cell = Cell(self._next(), self._ranks, events, work=task)
-        self._run(cell, view, what=what, is_all=True, check=check)
+        self._run(self._turn(None, what), task, view, events=events, check=check)
 
     def evaluate(
         self, expressions: tuple[str, ...], ranks: tuple[int, ...] | None, view: View
@@ -357,31 +360,30 @@ class CellRunner:
         def fetch(name: str, outcome: CellOutcome) -> dict[int, dict[str, Any]]:
             return self.ask(outcome.ranks, GiveValue(name))
 
-        cell = Cell(self._next(), self._chosen(ranks), work=Evaluate(expressions))
-        return self._run(cell, view, fetch, what="an exchange", is_all=ranks is None)[1]
-
-    def _chosen(self, ranks: tuple[int, ...] | None) -> tuple[int, ...]:
-        return self._ranks if ranks is None else ranks
+        return self._run(self._turn(ranks, "an exchange"), Evaluate(expressions), view, fetch)[1]
 
     def _run(
         self,
-        cell: Cell,
+        turn: RunningCell,
+        work: str | RankTask | Pack,
         view: View,
         fetch: Callable[[str, CellOutcome], dict[int, Any]] | None = None,
         *,
-        is_all: bool,
-        what: str = "a cell",
-        turn: RunningCell | None = None,
-        pack: Pack | None = None,
+        events: queue.SimpleQueue[Event] | None = None,
         check: Callable[[], object] | None = None,
         timeout: float | None = None,
         max_lines: int = MAX_LINES,
     ) -> tuple[CellOutcome, dict[int, Any]]:
-        """Run a cell, then ``fetch`` values before anything else runs.
+        """Run code, a task or a call as a cell.
 
-        ``is_all``: the user named no ranks. With ``check`` it waits for its turn, until ``check``
-        raises or an event stops it.
+        Then ``fetch`` values, before anything else runs; by default those of the replies. With
+        ``check`` it waits for its turn, until ``check`` raises or an event stops it.
         """
+        cell: Cell
+        if callable(work):
+            cell = Call(turn.name, turn.ranks, events)
+        else:
+            cell = Cell(turn.name, turn.ranks, events, work=work)
 
         def check_wait() -> None:
             if check is not None:
@@ -389,20 +391,21 @@ class CellRunner:
             if not cell.events.empty():
                 raise KeyboardInterrupt
 
-        code = cell.work if isinstance(cell.work, str) else None
-        turn = turn or RunningCell(cell.name, cell.ranks, what, code or "")
         # From the announcement on, a Ctrl-C must not interrupt between two steps. So it becomes an
         # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
         wait = None if check is None else check_wait
         with self.slot.take(turn, view.notice, wait), ExitStack() as until_it_is_over:
             until_it_is_over.enter_context(ctrl_c(lambda: cell.events.put(StopRequest())))
-            self._begin_cell(cell, view, pack, is_all=is_all)
-            if isinstance(cell, Call) or (code is not None and code.strip() != POST_MORTEM):
+            self._begin_cell(cell, view, is_all=turn.is_all)
+            if callable(work):
+                with self._taken_back_on_error(cell):
+                    cell.packed = work(cell.ranks)
+            if callable(work) or (isinstance(work, str) and work.strip() != POST_MORTEM):
                 self._last_cell = cell.name
             outcome = self._execute(cell, view, timeout_s=timeout, max_lines=max_lines)
             until_it_is_over.close()
             raise_for(outcome, timeout)
-            return outcome, {} if fetch is None else fetch(cell.name, outcome)
+            return outcome, cell.values if fetch is None else fetch(cell.name, outcome)
 
     def _values(self, name: str, outcome: CellOutcome) -> dict[int, Any]:
         """Fetch the values of the cell's last expression, by rank.
@@ -422,12 +425,12 @@ class CellRunner:
             found |= {rank: named[""] for rank, named in values.items()}
         return found
 
-    def _begin_cell(self, cell: Cell, view: View, pack: Pack | None, *, is_all: bool) -> None:
+    def _begin_cell(self, cell: Cell, view: View, *, is_all: bool) -> None:
         """Prepare the ranks for a cell and announce it.
 
-        A call, which has ``pack``, needs all ranks that the user named.
+        A call needs all ranks that the user named.
         """
-        needs_all = pack is not None and not is_all
+        needs_all = cell.has_reply and not is_all
         chosen, self._is_stopped = cell.ranks, lambda: not cell.events.empty()
         try:
             while True:
@@ -440,13 +443,10 @@ class CellRunner:
         finally:
             self._is_stopped = lambda: False
         cell.number = view.cell_number
-        if pack is not None:
-            with self._taken_back_on_error(cell):
-                cell.packed = pack(cell.ranks)
 
-    def line_up(self, ranks: tuple[int, ...] | None, what: str, function: str) -> RunningCell:
+    def line_up(self, ranks: tuple[int, ...] | None, function: str) -> RunningCell:
         """Queue a call; `apply` runs it, `slot.leave_line` removes it."""
-        turn = RunningCell(self._next(), self._chosen(ranks), what, function)
+        turn = self._turn(ranks, "a call", function)
         self.slot.line_up(turn)
         return turn
 
@@ -456,18 +456,15 @@ class CellRunner:
         pack: Pack,
         view: View,
         *,
-        is_all: bool,
         events: queue.SimpleQueue[Event],
         check: Callable[[], object],
     ) -> Packed:
         """Call functions on ranks as a cell, when the queued turn comes.
 
-        ``turn`` is of `line_up`. Unless ``is_all``, all its ranks must be alive. ``events`` and
+        ``turn`` is of `line_up`. All ranks that the user named must be alive. ``events`` and
         ``check`` as in `perform`. Returns the packed values by rank.
         """
-        call = Call(turn.name, turn.ranks, events)
-        self._run(call, view, turn=turn, pack=pack, is_all=is_all, check=check)
-        return call.values
+        return self._run(turn, pack, view, events=events, check=check)[1]
 
     def client(self) -> ipyparallel.Client:
         return self._client.get(self._dispatch.engines, tuple(self._lost))
@@ -523,7 +520,7 @@ class CellRunner:
         if answer.joined:
             tell(say_joined(answer.joined))
         if answer.ranks:
-            turn = RunningCell(self._next("restart"), answer.ranks, "a restart")
+            turn = self._turn(answer.ranks, "a restart")
             try:
                 with self.slot.take(turn):
                     error = self._settle(make_view, tell)
@@ -545,14 +542,14 @@ class CellRunner:
         tell: Callable[[str], None],
         buffers: Sequence[memoryview] = (),
     ) -> dict[int, dict[str, Any]]:
-        chosen = self._chosen(ranks)
-        with self.slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
+        turn = self._turn(ranks, "an exchange")
+        with self.slot.take(turn):
             self._settle(View, tell)
-            lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
+            lost = {rank: self._lost[rank] for rank in turn.ranks if rank in self._lost}
             if lost and ranks is not None:
                 raise failure_of_rank(next(iter(lost.values())))
-            self._check_left(chosen)
-            here = tuple(rank for rank in chosen if rank not in lost)
+            self._check_left(turn.ranks)
+            here = tuple(rank for rank in turn.ranks if rank not in lost)
             return self.ask(here, work, buffers)
 
     def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:

@@ -28,6 +28,7 @@ class RunningCell:
     ranks: tuple[int, ...]
     what: str = "a cell"
     code: str = ""
+    is_all: bool = False  # the user named no ranks: dead ones are left out
     since_s: float = field(default_factory=time.monotonic)
 
     @property
