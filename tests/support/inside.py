@@ -136,7 +136,7 @@ def engine_of(ws: Any, rank: int) -> bytes:
 
 def has_replaced(ws: Any) -> bool:
     """Whether the root has told of replaced ranks that are not prepared yet."""
-    return ws._life.runner._has_replaced
+    return bool(ws._life.runner._unprepared)
 
 
 def send_again(ws: Any, cell: Any, rank: int) -> None:

@@ -8,31 +8,40 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    Booted,
     CellEnded,
     CellStatusReply,
     Completed,
     DebuggerSays,
+    FromRoot,
     Inspected,
+    Notice,
     OutputDrawn,
+    PartEnded,
     RankLost,
     RankNews,
     RankOrder,
+    RankSays,
+    Replaced,
     name_ranks,
 )
 
-from ..connection.transport import Message, RankChannels, SocketThread
+from ..connection.transport import Message, RankChannels, SharedClient, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
 from ..output.events import CallInLoop, Event, OwnershipLost
 from .cell import Call, Cell
 from .debugging import RankDebuggers
 from .rank_help import Help
+
+if TYPE_CHECKING:
+    import ipyparallel
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
@@ -55,29 +64,28 @@ class Dispatch:
 
     The thread that runs cells writes the tables of cells, and the socket thread reads them; one lock
     guards them. `forget` removes a cell. ``order`` sends an order to ranks through the root.
-    ``lost`` always has the ranks that are dead.
     """
 
     def __init__(
         self,
         thread: SocketThread,
-        connection: dict[str, Any],
-        engines: tuple[str, ...],
-        session: str,
+        booted: Booted,
         order: Callable[[Iterable[int], RankOrder], None],
-        lost: Collection[int],
     ) -> None:
         self._order = order
-        self.help = Help(len(engines), lost, lambda rank, question: order((rank,), question))
-        self.debuggers = RankDebuggers(lost, lambda rank, request: order((rank,), request))
+        self.lost: dict[int, RankLost] = {}  # the dead ranks
+        dead, size = self.lost.keys(), len(booted.engines)
+        self.help = Help(size, dead, lambda rank, question: order((rank,), question))
+        self.debuggers = RankDebuggers(dead, lambda rank, request: order((rank,), request))
         self.widgets = WidgetRelay(self._send_comm, self._tell_below)
-        self._engines = list(engines)  # by rank; a replaced rank has a new one
+        self._client = SharedClient(booted.connection)
+        self._engines = list(booted.engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
         self._cells: dict[str, Cell] = {}  # that are under way, by name
         self._ended: dict[str, Cell] = {}  # by name, least recently used first
         self._answered: dict[str, int] = {}  # acked bytes of output by engine; socket thread only
         self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
-        self._channels = RankChannels(thread, connection, session, self._on_message)
+        self._channels = RankChannels(thread, booted.connection, booted.session, self._on_message)
         self.wait_subscribed = self._channels.wait_subscribed
 
     def execute(self, cell: Cell, rank: int) -> None:
@@ -205,19 +213,36 @@ class Dispatch:
         """
         return tuple(self._engines)
 
-    def on_replaced(self, rank: int, engine: str) -> None:
-        """Send to a rank's new engine from now on.
+    def client(self) -> ipyparallel.Client:
+        return self._client.get(self._engines, tuple(self.lost))
 
-        Runs on the socket thread.
+    def close(self) -> None:
+        """Close ipyparallel's client and the ranks' widgets on the page."""
+        self._client.close()
+        self.widgets.close()
+
+    def on_news(self, message: FromRoot) -> None:
+        """Take the root's news: a death, a replacement, an end.
+
+        The running cell gets it too. Runs on the socket thread.
         """
-        self._engines[rank] = engine
-        self.widgets.on_lost(rank)
+        if isinstance(message, PartEnded):
+            self._on_ended(message.rank, message.end)
+        elif isinstance(message, RankSays):
+            self._on_rank_says(message.rank, message.news)
+        elif isinstance(message, RankLost):
+            self._on_lost(message)
+        elif isinstance(message, Replaced):
+            self._engines[message.rank] = message.engine
+            self.lost.pop(message.rank, None)
+            self.widgets.on_lost(message.rank)
+        elif isinstance(message, Notice):
+            self.tell(message)
 
-    def on_lost(self, lost: RankLost) -> None:
-        """Tell every cell that waits for this rank that the rank died.
-
-        Runs on the socket thread.
-        """
+    def _on_lost(self, lost: RankLost) -> None:
+        """Tell every cell that waits for this rank that the rank died."""
+        self.lost.setdefault(lost.rank, lost)
+        self._client.lose(lost.rank, self._engines[lost.rank])
         self.help.on_lost(lost.rank)
         self.debuggers.on_lost(lost.rank)
         self.widgets.on_lost(lost.rank)
@@ -226,21 +251,15 @@ class Dispatch:
         for cell in cells:
             cell.put(lost)
 
-    def on_ended(self, rank: int, end: CellEnded) -> None:
-        """Tell a cell that a rank has ended it.
-
-        Runs on the socket thread.
-        """
+    def _on_ended(self, rank: int, end: CellEnded) -> None:
+        """Tell a cell that a rank has ended it."""
         cell, _ = self._find(_message_id(end.cell, rank), is_output=False)
         if cell is not None:
             cell.on_ended(rank, end)
             self.widgets.on_passed(rank, cell.n_widget_messages)
 
-    def on_rank_says(self, rank: int, news: RankNews) -> None:
-        """Tell a cell or a question what a rank says.
-
-        Runs on the socket thread.
-        """
+    def _on_rank_says(self, rank: int, news: RankNews) -> None:
+        """Tell a cell or a question what a rank says."""
         if isinstance(news, Completed | Inspected):
             self.help.on_answer(news)
         elif isinstance(news, DebuggerSays):

@@ -11,7 +11,7 @@ import itertools
 import queue
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure, cell_error
 from phalanx.protocol import (
@@ -20,16 +20,10 @@ from phalanx.protocol import (
     CellAllowed,
     CellEnded,
     Evaluate,
-    FromRoot,
     GiveLastError,
     GiveValue,
-    Notice,
-    PartEnded,
     RankCall,
-    RankLost,
-    RankSays,
     RankTask,
-    Replaced,
     ReplacementsReady,
     TypedLine,
     name_ranks,
@@ -38,7 +32,7 @@ from phalanx.protocol import (
 from phalanx.rank import POST_MORTEM, ErrorOfCell, unpack_values
 
 from ..connection.root_client import RootClient
-from ..connection.transport import SharedClient, SocketThread, ctrl_c
+from ..connection.transport import SocketThread, ctrl_c
 from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
 from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
@@ -57,9 +51,6 @@ from .loop import (
 from .restoring import prepare
 from .slot import CellRuns, ExecutionSlot, RunningCell
 
-if TYPE_CHECKING:
-    import ipyparallel
-
 # Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
 # its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.
 MOST_VALUE_NBYTES = 16 << 20
@@ -68,8 +59,8 @@ MOST_VALUE_NBYTES = 16 << 20
 class CellRunner:
     """Runs cells on ranks that are up.
 
-    One thread at a time may call `run` (another is refused). Any thread may call `interrupt`,
-    `on_news` and `output`.
+    One thread at a time may call `run` (another is refused). Any thread may call `interrupt`. The
+    socket thread calls `on_news`.
     """
 
     def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
@@ -79,23 +70,15 @@ class CellRunner:
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
         self.slot = ExecutionSlot()
-        self._lost: dict[int, RankLost] = {}
-        self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
-        self._dispatch = Dispatch(
-            thread,
-            booted.connection,
-            booted.engines,
-            booted.session,
-            root.order,
-            self._lost.keys(),
-        )
-        self._client = SharedClient(booted.connection)
+        self._left: set[str] = set()  # engines that were abandoned in a cell they had not ended
+        self._dispatch = Dispatch(thread, booted, root.order)
         self._late = LateOutput()
-        self._has_replaced = False  # whether the root has replaced ranks that are not prepared
+        self._prepared = set(booted.engines)
         self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
-        self.debuggers = self._dispatch.debuggers
+        self.debuggers, self.client = self._dispatch.debuggers, self._dispatch.client
+        self.on_news, self.close = self._dispatch.on_news, self._dispatch.close
         self._missed: AttachSync | None = None
         self._last_cell = ""  # the last cell of a person; empty: none from here yet
         self._dispatch.wait_subscribed()
@@ -133,7 +116,7 @@ class CellRunner:
             here = tuple(rank for rank in cell.ranks if rank not in dead)
             if not here or (needs_all and len(here) < len(cell.ranks)):
                 first = next(rank for rank in cell.ranks if rank in dead)
-                lost = self._lost.get(first)
+                lost = self._dispatch.lost.get(first)
                 raise RankFailure(first, lost.host if lost else "", dead[first])
             if dead and is_all:
                 view.notice(say_without(dead))
@@ -142,8 +125,8 @@ class CellRunner:
     def _begin(self, name: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
         """Announce a cell; raise the error of ranks that did not join."""
         allowed = self._root.begin_cell(name, ranks, title, self._is_stopped)
-        for rank in allowed.failed.keys() & self._lost.keys():
-            raise failure_of_rank(self._lost[rank])
+        for rank in allowed.failed.keys() & self._dispatch.lost.keys():
+            raise failure_of_rank(self._dispatch.lost[rank])
         if allowed.failed:
             raise cell_error({rank: (*its, ()) for rank, its in allowed.failed.items()})
         return allowed
@@ -184,7 +167,7 @@ class CellRunner:
             resend = self._dispatch.resend
             loop = CellLoop(cell, view, self._root, resend, max_lines=max_lines, typed=typed)
             outcome = loop.run(timeout_s)
-            self._left.update(outcome.abandoned)
+            self._left.update(self.engines[rank] for rank in outcome.abandoned)
             return outcome
         finally:
             below = view.later() if outcome is not None and not outcome.taken else None
@@ -205,8 +188,8 @@ class CellRunner:
                     self._take_back(cell.name, cell.ranks[at:] if at else ())
                     self._root.stop_cell(cell.name, cell.ranks[:at])
                 raise
-            if rank in self._lost:  # since the ranks were chosen
-                cell.put(self._lost[rank])
+            if rank in self._dispatch.lost:  # since the ranks were chosen
+                cell.put(self._dispatch.lost[rank])
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
@@ -248,6 +231,12 @@ class CellRunner:
         finally:
             self._take_back(name)
 
+    @property
+    def _unprepared(self) -> set[str]:
+        """Return the engines of replaced ranks that are not prepared."""
+        dead = self._dispatch.lost
+        return {its for rank, its in enumerate(self.engines) if rank not in dead} - self._prepared
+
     def _settle(
         self, make_view: Callable[[], View], tell: Callable[[str], None]
     ) -> DistributedError | None:
@@ -255,15 +244,12 @@ class CellRunner:
 
         Returns the first error of a startup cell, if any.
         """
-        if not self._has_replaced:
+        unprepared = self._unprepared
+        if not unprepared:
             return None
-        self._has_replaced = False
-        try:
-            self._enter()
-            status = self._root.cell_status()
-        except BaseException:
-            self._has_replaced = True  # before the next cell, again
-            raise
+        self._enter()
+        status = self._root.cell_status()
+        self._prepared |= unprepared
         dead = {death.rank for death in status.deaths}
         newest = {its.rank: its for its in status.returns if its.rank not in dead}
         fresh = [its for _, its in sorted(newest.items())]
@@ -275,31 +261,10 @@ class CellRunner:
         finally:
             self._root.send(ReplacementsReady(tuple(its.engine for its in fresh)))
 
-    def on_news(self, message: FromRoot) -> None:
-        """Take the root's news: a death, a replacement, an end.
-
-        The running cell gets it too.
-        """
-        if isinstance(message, PartEnded):
-            self._dispatch.on_ended(message.rank, message.end)
-        elif isinstance(message, RankSays):
-            self._dispatch.on_rank_says(message.rank, message.news)
-        elif isinstance(message, RankLost):
-            self._lost.setdefault(message.rank, message)
-            self._client.lose(message.rank, self._dispatch.engines[message.rank])
-            self._dispatch.on_lost(message)
-        elif isinstance(message, Replaced):
-            self._dispatch.on_replaced(message.rank, message.engine)
-            self._lost.pop(message.rank, None)
-            self._left.discard(message.rank)
-            self._has_replaced = True
-        elif isinstance(message, Notice):
-            self._dispatch.tell(message)
-
     def form(self) -> None:
         """Have new ranks form their group; raise `RankFailure` if one died."""
         self._enter()
-        for lost in self._lost.values():
+        for lost in self._dispatch.lost.values():
             raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
 
     def attach(self) -> None:
@@ -310,10 +275,11 @@ class CellRunner:
         # The root knows the epoch and the ranks that entered it, and tells the first cell.
         self._missed = missed = AttachSync(self._dispatch, self._root, len(self._ranks))
         self._shown = {its.engine for its in missed.status.returns}
-        self._has_replaced = bool(self._shown)
         for lost in missed.deaths:
-            self._lost[lost.rank] = lost
-            self._dispatch.on_lost(lost)
+            self.on_news(lost)
+        # The engine of a rank that is being replaced is known before the rank is there.
+        dead = {self.engines[rank] for rank in self._dispatch.lost}
+        self._prepared -= self._shown | dead
         if missed.cell is not None and missed.running:
             self.slot.leave(RunningCell(missed.cell.name, missed.running))
 
@@ -436,7 +402,7 @@ class CellRunner:
             while True:
                 self._settle(View, view.notice)
                 self._announce(cell, view, is_all=is_all, needs_all=needs_all)
-                if not self._has_replaced:
+                if not self._unprepared:
                     break
                 self._root.forget_cell(cell.name)  # a rank was replaced during the announcement
                 cell.ranks = chosen
@@ -465,14 +431,6 @@ class CellRunner:
         ``check`` as in `perform`. Returns the packed values by rank.
         """
         return self._run(turn, pack, view, events=events, check=check)[1]
-
-    def client(self) -> ipyparallel.Client:
-        return self._client.get(self._dispatch.engines, tuple(self._lost))
-
-    def close_client(self) -> None:
-        """Close ipyparallel's client and the ranks' widgets on the page."""
-        self._client.close()
-        self._dispatch.widgets.close()
 
     def join(self, view: View) -> list[RankResult]:
         """Show what was missed, and wait for the running cell.
@@ -545,7 +503,11 @@ class CellRunner:
         turn = self._turn(ranks, "an exchange")
         with self.slot.take(turn):
             self._settle(View, tell)
-            lost = {rank: self._lost[rank] for rank in turn.ranks if rank in self._lost}
+            lost = {
+                rank: self._dispatch.lost[rank]
+                for rank in turn.ranks
+                if rank in self._dispatch.lost
+            }
             if lost and ranks is not None:
                 raise failure_of_rank(next(iter(lost.values())))
             self._check_left(turn.ranks)
@@ -566,11 +528,11 @@ class CellRunner:
         """Refuse to queue behind a cell that an abandoned rank still runs."""
         if not self._left:
             return
-        states = {info.rank: info.state for info in self._root.topology().ranks}
-        self._left = {rank for rank in self._left if states[rank] == "busy"}
-        busy = self._left.intersection(ranks)
-        if busy:
-            raise DistributedError(say_busy(self._root.stacks(tuple(sorted(busy)))))
+        infos = [its for its in self._root.topology().ranks if its.state == "busy"]
+        busy = [its.rank for its in infos if self.engines[its.rank] in self._left]
+        self._left = {self.engines[rank] for rank in busy}
+        if its := tuple(sorted(set(busy).intersection(ranks))):
+            raise DistributedError(say_busy(self._root.stacks(its)))
 
     def interrupt(self) -> tuple[int, ...]:
         """Stop the running cell, else callbacks; return their ranks."""

@@ -17,6 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from phalanx.errors import DistributedError
@@ -39,6 +40,7 @@ from phalanx.protocol import (
     Notice,
     OrderRanks,
     OutputIs,
+    OwnershipTransferred,
     PartEnded,
     RankLost,
     RankOrder,
@@ -176,19 +178,20 @@ class ChangeWatch:
 class RootClient:
     """Client of a root supervisor.
 
-    ``root`` has this client as its owner, or has a `Hello`. ``on_news`` gets `RankLost`, `RankSays`,
-    `Notice` and other news, on the socket thread. If the root dies, it gets a `RankLost` for each
-    rank.
+    ``root`` has this client as its owner, or has a `Hello`. ``on_taken`` gets the process that took
+    the workspace over, on the socket thread. `pass_news` passes all other news on.
     """
 
     def __init__(
         self,
         thread: SocketThread,
         root: RootProcess,
-        on_news: Callable[[FromRoot], None],
+        on_taken: Callable[[int], None],
     ) -> None:
         self._root = root
-        self._on_news = on_news
+        self._on_taken = on_taken
+        self._early: list[FromRoot] = []  # news before `pass_news`; socket thread only
+        self._on_news: Callable[[FromRoot], None] = self._early.append
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[RootAnswer], None]] = {}
@@ -257,6 +260,21 @@ class RootClient:
             msg = f"the supervisor answered {type(answer).__name__} to the boot"
             raise DistributedError(msg)
         return answer
+
+    def pass_news(self, on_news: Callable[[FromRoot], None]) -> None:
+        """Call ``on_news`` with all news from the boot on, on the socket thread.
+
+        It gets `RankLost`, `RankSays`, `Notice` and others. If the root dies, it gets a `RankLost`
+        for each rank.
+        """
+
+        def begin() -> None:
+            self._on_news = on_news
+            for message in self._early:
+                self._thread.attempt(partial(on_news, message))
+            self._early.clear()
+
+        self._thread.call(begin)
 
     def begin_cell(
         self,
@@ -483,6 +501,8 @@ class RootClient:
                 take = self._waiting.pop(message.id, None)
             if take is not None:
                 take(message.answer)
+        elif isinstance(message, OwnershipTransferred):
+            self._on_taken(message.pid)
         else:
             self._on_news(message)
             if isinstance(message, PartEnded | RankLost | Replaced):
