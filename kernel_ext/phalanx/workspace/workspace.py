@@ -33,7 +33,12 @@ from phalanx.protocol import (
 from phalanx.supervisor import RootProcess, launch_root
 
 from .bench import BandwidthBench, LinkBench, Sweep
-from .calls import (
+from .cells.debugging import RankDebuggers
+from .cells.loop import RankError, RankResult
+from .cells.rank_help import Help
+from .connection.connect import WorkspaceInfo, attach_root, list_workspaces
+from .connection.root_client import SampleView
+from .function_calls import (
     CallPlan,
     PendingCall,
     forget_values,
@@ -44,11 +49,6 @@ from .calls import (
     plan_map,
     plan_scatter,
 )
-from .cells.debugging import RankDebuggers
-from .cells.loop import RankError, RankResult
-from .cells.rank_help import Help
-from .connection.connect import WorkspaceInfo, attach_root, list_workspaces
-from .connection.root_client import SampleView
 from .lifecycle import Lifecycle
 from .options import (
     HEARTBEAT_TIMEOUT_S,
@@ -63,9 +63,9 @@ from .options import (
     resolve_placement,
     starting,
 )
+from .output.front_end import View
 from .output.notices import Ranks, chosen_rank, chosen_ranks, is_one_rank
 from .output.printer import MAX_LINES
-from .output.view import View
 from .trace import Trace, merged
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from phalanx.protocol import (
 
 from ..connection.root_client import RootClient
 from ..output.events import Ended, RankNotice, Text
+from ..output.front_end import View
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
-from ..output.view import View
 from .cell import AttachedCell, failure_of
 from .dispatch import Dispatch
 

@@ -38,7 +38,7 @@ from ..output.events import (
     RankNotice,
     Text,
 )
-from ..output.text import StreamName
+from ..output.lines import StreamName
 
 WIDGET_IS_TEXT = "widgets of ranks are shown as text here; a notebook shows them live"
 OUTPUT_S = 1.0  # output that comes later after the end is taken for lost

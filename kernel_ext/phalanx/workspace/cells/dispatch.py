@@ -114,7 +114,10 @@ class Dispatch:
         return True
 
     def _send(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> None:
-        """Send a request, signed anew: a kernel drops a signature it has seen."""
+        """Send a request, signed anew.
+
+        A kernel drops a message with a signature that it has seen.
+        """
         said: Message = {"cell": cell.name}
         if cell.is_announced:
             said |= {"lost": cell.lost, "widgets": self.widgets.is_live}

@@ -52,9 +52,9 @@ from ..output.events import (
     StopRequest,
     Text,
 )
+from ..output.front_end import CellStatusLine, View
 from ..output.notices import say_lost
 from ..output.printer import MAX_LINES, CellOutput
-from ..output.view import CellStatusLine, View
 from .cell import Cell, failure_of_rank
 from .dispatch import RequestResender
 from .prompting import PromptController
@@ -269,7 +269,7 @@ class CellLoop:
     def ask(
         self, question: RootRequest, kind: type[Answer], take: Callable[[Answer], None]
     ) -> None:
-        """Ask the root; ``take`` gets the answer as an event of the cell."""
+        """Ask the root; take its answer as an event of the cell."""
         put = self.cell.put
         self.root.ask_later(question, kind, lambda answer: put(CallInLoop(lambda: take(answer))))
 

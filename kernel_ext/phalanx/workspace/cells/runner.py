@@ -34,9 +34,9 @@ from phalanx.rank import POST_MORTEM, ErrorOfCell, unpack_values
 from ..connection.root_client import RootClient
 from ..connection.transport import SocketThread, ctrl_c
 from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
+from ..output.front_end import View
 from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
-from ..output.view import View
 from .attach import AttachSync
 from .cell import Call, Cell, Pack, Packed, failure_of_rank
 from .dispatch import Dispatch
@@ -89,7 +89,10 @@ class CellRunner:
     def _turn(
         self, ranks: tuple[int, ...] | None, what: str = "a cell", code: str = ""
     ) -> RunningCell:
-        """Name a piece of work; ``what`` is shown where a cell is refused meanwhile."""
+        """Name a piece of work.
+
+        ``what`` is shown where a cell is refused meanwhile.
+        """
         chosen = self._ranks if ranks is None else ranks
         return RunningCell(self._next(), chosen, what, code, is_all=ranks is None)
 
@@ -104,7 +107,7 @@ class CellRunner:
     def _announce(
         self, cell: Cell, view: View, *, is_all: bool = False, needs_all: bool = False
     ) -> None:
-        """Announce a cell to the ranks, and keep those that can run it.
+        """Announce a cell, and keep the ranks that can run it.
 
         ``is_all``: the user named no ranks, and learns which are dead. ``needs_all``: a dead rank
         is an error.

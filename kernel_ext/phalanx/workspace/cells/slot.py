@@ -116,7 +116,7 @@ class ExecutionSlot:
         return not self.is_taken and (not self._line or self._line[0] is turn)
 
     def line_up(self, turn: RunningCell) -> None:
-        """Append a turn to the queue, unless it is there; `take` waits for it."""
+        """Append a turn to the queue, for which `take` waits; idempotent."""
         with self._changed:
             if turn not in self._line:
                 self._line.append(turn)

@@ -262,10 +262,10 @@ class RootClient:
         return answer
 
     def pass_news(self, on_news: Callable[[FromRoot], None]) -> None:
-        """Call ``on_news`` with all news from the boot on, on the socket thread.
+        """Call ``on_news`` with all news, also the earlier ones.
 
-        It gets `RankLost`, `RankSays`, `Notice` and others. If the root dies, it gets a `RankLost`
-        for each rank.
+        The socket thread calls it with each `RankLost`, `RankSays`, `Notice` and others. If the root
+        dies, it gets a `RankLost` for each rank.
         """
 
         def begin() -> None:

@@ -19,7 +19,7 @@ from phalanx.protocol import (
     StopReport,
 )
 
-from .text import StreamName
+from .lines import StreamName
 
 WIDGET = "application/vnd.jupyter.widget-view+json"  # a view of a widget
 # Formats that a browser shows in an <img>, the best first.
@@ -101,9 +101,9 @@ class RankNotice:
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank's part of the cell has ended, in ``failure`` or well (None).
+    """A rank's part of the cell has ended.
 
-    All its output has come, except for ``n_missing`` pieces.
+    ``failure`` has the error, None for none. All its output has come, except for ``n_missing`` pieces.
     """
 
     rank: int

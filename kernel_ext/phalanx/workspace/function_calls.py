@@ -19,7 +19,7 @@ from .connection.transport import ctrl_c, say_error
 from .lifecycle import Lifecycle
 from .options import checked_name
 from .output.events import Event, StopRequest
-from .output.view import View
+from .output.front_end import View
 
 _PACKING = ("phalanx.", "cloudpickle")  # modules with frames that hold a value while it is packed
 
@@ -102,7 +102,10 @@ class PendingCall(Generic[Value]):
 
 
 class CallPlan(NamedTuple):
-    """A call of ranks: the name that users see, how to pack it, how to join the values."""
+    """A call of ranks, not made yet.
+
+    ``name`` is shown to users, ``pack`` makes the requests, ``finish`` joins the values.
+    """
 
     name: str
     pack: Pack
@@ -112,7 +115,7 @@ class CallPlan(NamedTuple):
 def plan_apply(
     function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], *, is_one: bool
 ) -> CallPlan:
-    """Plan `Workspace.apply`; ``is_one``: of one rank, whose value is returned alone."""
+    """Plan `Workspace.apply`; ``is_one``: return the value of a single rank alone."""
     name = _name_of(function)
     packed = _pack(name, function, args, named)
 
