@@ -158,7 +158,7 @@ def engine_of(ws: Any, rank: int) -> bytes:
 
 def has_replaced(ws: Any) -> bool:
     """Whether the root has told of replaced ranks that are not prepared yet."""
-    return ws._life.runner._has_replaced
+    return bool(ws._life.runner._unprepared)
 
 
 def send_again(ws: Any, cell: Any, rank: int) -> None:
@@ -229,7 +229,7 @@ def kept_progress(patch: pytest.MonkeyPatch, ws: Any) -> list[Any]:
     """Return a list that gets every progress of measured links, which the workspace is told as well."""
     kept: list[Any] = []
     keep = ws._links._note
-    patch.setattr(ws._links, "_note", lambda progress: (kept.append(progress), keep(progress)))
+    patch.setattr(ws._links, "_note", lambda n: (keep(n), kept.append(ws.links_progress)))
     return kept
 
 

@@ -6,7 +6,6 @@ The magics, the widgets and the command line use this package.
 from __future__ import annotations
 
 from .bench import Sweep
-from .calls import PendingCall
 from .cells.debugging import DapMessage, RankDebuggers
 from .cells.loop import RankError, RankResult
 from .cells.rank_help import Completions, Description, Help, NoHelp
@@ -18,11 +17,12 @@ from .connection.connect import (
     stop_workspace,
 )
 from .connection.root_client import SampleView
+from .function_calls import PendingCall
 from .options import Placement, resolve_placement
 from .output.events import IMAGE_KINDS, WIDGET, Clear, Display, is_image
+from .output.front_end import CannotAsk, OpenPrompt, Question, View, format_time
+from .output.lines import StreamName
 from .output.notices import grouped, parse_ranks, ranks_of, say_replaced
 from .output.printer import MAX_LINES
-from .output.text import StreamName
-from .output.view import CannotAsk, OpenPrompt, Question, View, format_time
 from .trace import Trace, say_trace
 from .workspace import Workspace

@@ -10,9 +10,10 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
+from typing import Any
 
 import msgspec
 
@@ -42,44 +43,33 @@ from phalanx.protocol import (
 )
 
 from .cells.runner import CellRunner
-from .cells.slot import CellRuns
 from .connection.transport import ctrl_c
 from .options import checked_whole
-from .output.events import Display
-from .output.view import View
+from .output.events import Display, Event, Interrupted
+from .output.front_end import View
 
-_LOOK_S = 0.2  # a waiting sweep checks this often whether it was stopped
 _MOST_S = 12.0  # longest time for one size: twice the 5 s of `sweep`, plus the checks
 _MOST_KEPT = 16  # sweeps kept per workspace
 
 
 class BenchView(View):
-    """Collects measurements from the displays of the ranks.
+    """Passes on what ranks display; ``takers`` are by MIME type.
 
-    Calls ``begun`` when the cell starts and ``limited`` with the limits of the machine.
+    Calls ``begun`` when the cell starts.
     """
 
     def __init__(
-        self, begun: Callable[[], None], limited: Callable[[tuple[Limit, ...]], None]
+        self, begun: Callable[[], None], takers: Mapping[str, Callable[[Any], None]]
     ) -> None:
-        # None: the sweep has ended.  A KeyboardInterrupt: Ctrl-C ends the iteration.
-        self.measured: queue.SimpleQueue[Measurement | KeyboardInterrupt | None] = (
-            queue.SimpleQueue()
-        )
-        self._begun, self._limited = begun, limited
+        self._begun, self._takers = begun, takers
 
     def begin(self, ranks: tuple[int, ...]) -> None:
-        """Report the start: from now on the ranks can be interrupted."""
         self._begun()
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Keep a measurement, or hand on the machine's limits."""
-        data = event.data.get(MEASUREMENT_MIME)
-        if data is not None:
-            self.measured.put(msgspec.convert(data, Measurement))
-        limits = event.data.get(LIMITS_MIME)
-        if limits is not None:
-            self._limited(msgspec.convert(limits, tuple[Limit, ...]))
+        for mime, take in self._takers.items():
+            if mime in event.data:
+                take(event.data[mime])
 
 
 def refusal_of(error: BaseException) -> ValueError | None:
@@ -97,8 +87,7 @@ class Sweep:
     """A sweep that yields each size's measurement during iteration.
 
     Leaving the iteration early, Ctrl-C and `stop` stop the ranks. Any thread may call `stop` and
-    read `progress`, `points` and `limits`; only the iterating thread adds points. The lock guards
-    the flag that says whether there is a cell to interrupt.
+    read `progress`, `points` and `limits`; only the iterating thread adds points.
     """
 
     def __init__(self, bench: BandwidthBench, task: PublishSweep, *, wait: bool) -> None:
@@ -110,10 +99,12 @@ class Sweep:
         self.points: tuple[Measurement, ...] = ()
         self.limits: tuple[Limit, ...] = ()
         self._bench, self._task, self._wait = bench, task, wait
-        self._view = BenchView(self._on_begin, self._on_limits)
-        self._lock = threading.Lock()
-        self._is_running = False  # the ranks run the cell
-        self._stop = threading.Event()
+        # None: the sweep has ended.  A KeyboardInterrupt: Ctrl-C ends the iteration.
+        self._measured: queue.SimpleQueue[Measurement | KeyboardInterrupt | None] = (
+            queue.SimpleQueue()
+        )
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()  # of the cell
+        self._is_stopped = False
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._state: SweepState = "waiting"
@@ -129,14 +120,8 @@ class Sweep:
 
         Measurements made so far are kept.
         """
-        with self._lock:
-            self._stop.set()
-            if self._is_running:
-                self._interrupt()
-
-    def _interrupt(self) -> None:
-        with suppress(DistributedError):  # the ranks are gone, so the sweep has ended
-            self._bench.up().interrupt()
+        self._is_stopped = True
+        self._events.put(Interrupted())
 
     @property
     def progress(self) -> SweepProgress:
@@ -189,7 +174,7 @@ class Sweep:
         self._thread.start()
         is_left = True
         try:
-            while (measurement := self._view.measured.get()) is not None:
+            while (measurement := self._measured.get()) is not None:
                 if isinstance(measurement, KeyboardInterrupt):
                     raise measurement
                 self._take(measurement)
@@ -217,7 +202,7 @@ class Sweep:
             pressed.append(KeyboardInterrupt())
             if len(pressed) > 1:
                 raise pressed[-1]
-            self._view.measured.put(pressed[0])
+            self._measured.put(pressed[0])
 
         with ctrl_c(press):
             yield
@@ -234,7 +219,7 @@ class Sweep:
         failure, self._ended_s = self._failure, time.monotonic()
         # Errors caused by our own stop are no failure; a rank's death is.
         is_stop = isinstance(failure, KeyboardInterrupt | CellError)
-        if failure is not None and not (is_stop and self._stop.is_set()):
+        if failure is not None and not (is_stop and self._is_stopped):
             self._state = "failed"
         elif len(self.points) < len(self.sizes):
             self._state = "stopped"
@@ -246,45 +231,36 @@ class Sweep:
     # -- the cell's thread --------------------------------------------------------------------
 
     def _on_begin(self) -> None:
-        with self._lock:
-            self._is_running = True
-            if self._stop.is_set():
-                self._interrupt()
         self._state = "measuring"
         self._begun_s = self._last_s = time.monotonic()
 
-    def _on_limits(self, limits: tuple[Limit, ...]) -> None:
-        self.limits = limits
+    def _on_measured(self, data: Any) -> None:
+        self._measured.put(msgspec.convert(data, Measurement))
+
+    def _on_limits(self, data: Any) -> None:
+        self.limits = limits = msgspec.convert(data, tuple[Limit, ...])
         self._last_s = time.monotonic()  # the time of the first size starts here
         if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
             self._bench.limits = limits
 
     def _work(self) -> None:
         try:
-            while not self._stop.is_set():
-                runner = self._bench.up()
-                if self._wait and not runner.slot.wait(_LOOK_S):
-                    continue
-                try:
-                    runner.slot.check()
-                    self.limits = self._bench.limits
-                    self._run(runner)
-                    return
-                except CellRuns:
-                    if not self._wait:
-                        raise
+            if not self._is_stopped:
+                self.limits = self._bench.limits
+                task = msgspec.structs.replace(self._task, with_limits=not self.limits)
+                view = BenchView(
+                    self._on_begin,
+                    {MEASUREMENT_MIME: self._on_measured, LIMITS_MIME: self._on_limits},
+                )
+                what, check = (
+                    f"a bandwidth sweep of {self.op}",
+                    self._bench.up if self._wait else None,
+                )
+                self._bench.up().perform(task, view, what, events=self._events, check=check)
         except BaseException as error:  # noqa: BLE001 - raised on the iterating thread
             self._failure = refusal_of(error) or error
         finally:
-            self._view.measured.put(None)
-
-    def _run(self, runner: CellRunner) -> None:
-        task = msgspec.structs.replace(self._task, with_limits=not self.limits)
-        try:
-            runner.perform(task, self._view, f"a bandwidth sweep of {self.op}")
-        finally:
-            with self._lock:
-                self._is_running = False
+            self._measured.put(None)
 
 
 class BandwidthBench:
@@ -334,28 +310,6 @@ class BandwidthBench:
         self.sweeps = (*self.sweeps, run)[-_MOST_KEPT:]
 
 
-class _LinksView(View):
-    """Collects link measurements and progress from rank 0's displays."""
-
-    def __init__(self, n_links: int, tell: Callable[[LinksProgress], None]) -> None:
-        self.found: tuple[LinkMeasurement, ...] = ()
-        self._n_links, self._tell = n_links, tell
-        self._begun_s = time.monotonic()
-
-    def begin(self, ranks: tuple[int, ...]) -> None:
-        self._begun_s = time.monotonic()
-        self._say(0)
-
-    def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        if (done := event.data.get(LINKS_DONE_MIME)) is not None:
-            self._say(msgspec.convert(done, dict[str, int])["n_done"])
-        if (data := event.data.get(LINKS_MIME)) is not None:
-            self.found = msgspec.convert(data, tuple[LinkMeasurement, ...])
-
-    def _say(self, n_done: int) -> None:
-        self._tell(LinksProgress(n_done, self._n_links, time.monotonic() - self._begun_s))
-
-
 class LinkBench:
     """Measures the links between ranks, and keeps the last result."""
 
@@ -363,6 +317,7 @@ class LinkBench:
         self.progress: LinksProgress | None = None  # for any thread
         self._size = size
         self._up = up
+        self._begun_s = 0.0
         self._found: tuple[LinkMeasurement, ...] = ()
         self._runner: CellRunner | None = None
         self._engines: tuple[str, ...] = ()
@@ -379,15 +334,24 @@ class LinkBench:
     def measure(self) -> tuple[LinkMeasurement, ...]:
         """Measure every pair of ranks; see `Workspace.measure_links`."""
         runner = self._up()
-        runner.slot.check()
-        view = _LinksView(self._size * (self._size - 1) // 2, self._note)
         engines = runner.engines
+        found: list[Any] = []
+        view = BenchView(self._on_begin, {LINKS_DONE_MIME: self._on_done, LINKS_MIME: found.append})
         try:
             runner.perform(PublishLinks(), view, "a measurement of the links")
         finally:
             self.progress = None
-        self._found, self._runner, self._engines = view.found, runner, engines
-        return view.found
+        self._found = msgspec.convert(found[-1] if found else (), tuple[LinkMeasurement, ...])
+        self._runner, self._engines = runner, engines
+        return self._found
 
-    def _note(self, progress: LinksProgress) -> None:
-        self.progress = progress
+    def _on_begin(self) -> None:
+        self._begun_s = time.monotonic()
+        self._note(0)
+
+    def _on_done(self, data: Any) -> None:
+        self._note(msgspec.convert(data, dict[str, int])["n_done"])
+
+    def _note(self, n_done: int) -> None:
+        n_links = self._size * (self._size - 1) // 2
+        self.progress = LinksProgress(n_done, n_links, time.monotonic() - self._begun_s)

@@ -1,15 +1,14 @@
-"""Boot, leave and stop a workspace; take the root's messages."""
+"""Boot, leave and stop a workspace."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootProgress, FromRoot, OwnershipTransferred
+from phalanx.protocol import BootProgress
 from phalanx.supervisor import RootProcess
 
 from .cells.runner import CellRunner
@@ -39,8 +38,6 @@ class Lifecycle:
         self._how_closed = "stopped"
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self.runner: CellRunner | None = None
-        self._news_lock = threading.Lock()
-        self._early: list[FromRoot] = []  # messages that came before the runner was ready
         self._unwatch_kernel: Callable[[], None] = lambda: None
         try:
             self.thread = SocketThread(
@@ -53,7 +50,7 @@ class Lifecycle:
             root.abandon()
             raise
         try:
-            self.root = RootClient(self.thread, root, self._on_news)
+            self.root = RootClient(self.thread, root, self._on_taken)
         except BaseException:
             self.thread.close()
             raise
@@ -73,11 +70,8 @@ class Lifecycle:
         runner = CellRunner(self._name, self.thread, self.root, booted)
         if not is_new:
             runner.attach()
-        with self._news_lock:
-            for message in self._early:
-                runner.on_news(message)
-            self._early.clear()
-            self.runner = runner
+        self.runner = runner
+        self.root.pass_news(runner.on_news)
         if is_new:
             runner.form()
         atexit.register(self._at_exit)
@@ -90,10 +84,7 @@ class Lifecycle:
 
     @property
     def was_left(self) -> bool:
-        """Whether this process stopped or detached the workspace itself.
-
-        False if another process took the workspace over, or the supervisor had died before.
-        """
+        """See `Workspace.was_left`."""
         return self._is_closed and self._was_alive and not self.why_lost
 
     def stop(self) -> None:
@@ -124,7 +115,7 @@ class Lifecycle:
         self._forget_ends()
         if self.runner is not None:
             self.runner.taken(self._why_closed)  # ends the calls of other threads
-            self.runner.close_client()
+            self.runner.close()
         try:
             self._is_closing = True
             leave()
@@ -184,18 +175,6 @@ class Lifecycle:
             raise DistributedError(msg)
         return self.runner
 
-    def _on_news(self, message: FromRoot) -> None:
-        """Handle a message of the root, on the socket thread."""
-        if isinstance(message, OwnershipTransferred):
-            self._on_taken(message.pid)
-            return
-        with self._news_lock:
-            runner = self.runner
-            if runner is None:
-                self._early.append(message)
-                return
-        runner.on_news(message)
-
     def _on_taken(self, pid: int) -> None:
         how = f"was taken over by process {pid}"
         if pid < 0:
@@ -220,10 +199,8 @@ class Lifecycle:
 
         Other calls check the connection themselves.
         """
-        with self._news_lock:
-            runner = self.runner
-        if runner is not None:
-            runner.taken(text)
+        if self.runner is not None:
+            self.runner.taken(text)
 
     @property
     def state(self) -> str:

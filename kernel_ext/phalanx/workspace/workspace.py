@@ -19,6 +19,7 @@ from phalanx.protocol import (
     GRACE_S,
     BindValues,
     BootProgress,
+    GetTrace,
     GiveNames,
     HostPlan,
     JobOptions,
@@ -26,17 +27,28 @@ from phalanx.protocol import (
     LinksProgress,
     RemoteOptions,
     SweepRun,
+    TraceIs,
     WorldTopology,
 )
 from phalanx.supervisor import RootProcess, launch_root
 
 from .bench import BandwidthBench, LinkBench, Sweep
-from .calls import PendingCall, RemoteCalls, forget_values, packed
 from .cells.debugging import RankDebuggers
 from .cells.loop import RankError, RankResult
 from .cells.rank_help import Help
 from .connection.connect import WorkspaceInfo, attach_root, list_workspaces
 from .connection.root_client import SampleView
+from .function_calls import (
+    CallPlan,
+    PendingCall,
+    forget_values,
+    make_call,
+    packed,
+    plan_apply,
+    plan_gather,
+    plan_map,
+    plan_scatter,
+)
 from .lifecycle import Lifecycle
 from .options import (
     HEARTBEAT_TIMEOUT_S,
@@ -51,9 +63,9 @@ from .options import (
     resolve_placement,
     starting,
 )
+from .output.front_end import View
 from .output.notices import Ranks, chosen_rank, chosen_ranks, is_one_rank
 from .output.printer import MAX_LINES
-from .output.view import View
 from .trace import Trace, merged
 
 if TYPE_CHECKING:
@@ -83,11 +95,6 @@ class Workspace:
             root, is_kept=is_kept, notice=lambda text: self.make_view().notice(text)
         )
         self._root = self._life.root
-        self._calls = RemoteCalls(
-            self._life,
-            self.size,
-            lambda: self.make_view(),  # noqa: PLW0108 - users replace `make_view`
-        )
         self._bench = BandwidthBench(self.size, self._life.up, self.topology)
         self._links = LinkBench(self.size, self._life.up)
 
@@ -480,7 +487,7 @@ class Workspace:
         if path is not None:
             path = checked_path("path", path)
         self._life.check_running()
-        trace = merged(self._root.trace())
+        trace = merged(self._root.ask(GetTrace(), TraceIs))
         if path is not None:
             trace.save(path)
         return trace
@@ -748,7 +755,8 @@ class Workspace:
         >>> handle.result()  # doctest: +SKIP
         [4, 4, 4, 4]
         """
-        return self._calls.apply(function, args, named, ranks, block=block)
+        plan = plan_apply(function, args, named, is_one=is_one_rank(ranks))
+        return self._call(plan, ranks, block=block)
 
     @overload
     def map(
@@ -815,7 +823,7 @@ class Workspace:
         [(0, 0), (1, 0), (4, 1), (9, 2), (16, 3)]
         """
         made: builtins.list[Any] | PendingCall[builtins.list[Any]]
-        made = self._calls.map(function, sequences, ranks, block=block)
+        made = self._call(plan_map(function, sequences), ranks, block=block)
         return made
 
     @overload
@@ -881,7 +889,7 @@ class Workspace:
         [array([0, 1]), array([2]), array([3]), array([4])]
         """
         made: PendingCall[None] | None
-        made = self._calls.scatter(name, values, ranks, block=block)
+        made = self._call(plan_scatter(name, values), ranks, block=block)
         return made
 
     @overload
@@ -930,7 +938,11 @@ class Workspace:
         >>> ws.gather("x")  # doctest: +SKIP
         array([0, 1, 2, 3, 4])
         """
-        return self._calls.gather(name, ranks, block=block)
+        return self._call(plan_gather(name), ranks, block=block)
+
+    def _call(self, plan: CallPlan, ranks: Ranks | None, *, block: bool) -> Any:
+        view = self.make_view() if block else View()
+        return make_call(plan, self._life, chosen_ranks(ranks, self.size), view, block=block)
 
     # -- measurements -------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def time_is_up_once(condition: Callable[[], object], what: str) -> Iterator[list
 
     thread = threading.Thread(target=watch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "run_cell", functools.partial(runner.run_cell, clock=clock))
+        patch.setattr(runner, "CellLoop", functools.partial(runner.CellLoop, clock=clock))
         thread.start()
         yield jumped_s
         thread.join()

@@ -16,9 +16,9 @@ from phalanx.protocol import (
 
 from ..connection.root_client import RootClient
 from ..output.events import Ended, RankNotice, Text
+from ..output.front_end import View
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
-from ..output.view import View
 from .cell import AttachedCell, failure_of
 from .dispatch import Dispatch
 
@@ -52,28 +52,15 @@ class AttachSync:
             rank: root.output(rank, since=since, max_lines=MISSED_LINES)
             for rank, since in self.status.marks.items()
         }
-
-    @property
-    def deaths(self) -> list[RankLost]:
-        return [RankLost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
-
-    @property
-    def running(self) -> tuple[int, ...]:
-        """Return the ranks that still run the cell to attach to."""
-        status = self._cell_status()
-        if status is None:
-            return ()
-        dead = {lost.rank for lost in self.deaths}
-        return tuple(r for r in status.ranks if r not in status.ended and r not in dead)
-
-    @property
-    def typed(self) -> tuple[TypedLine, ...]:
-        status = self._cell_status()
-        return () if status is None else status.typed
-
-    def _cell_status(self) -> CellStatus | None:
+        dead = {death.rank for death in self.status.deaths}
+        self.deaths = [RankLost(its.rank, its.host, its.reason, "") for its in self.status.deaths]
         name = None if self.cell is None else self.cell.name
-        return next((cell for cell in self.status.cells if cell.cell == name), None)
+        self._known = next((cell for cell in self.status.cells if cell.cell == name), None)
+        self.running: tuple[int, ...] = ()  # the ranks that still run the cell to attach to
+        self.typed: tuple[TypedLine, ...] = ()  # to these ranks
+        if (known := self._known) is not None:
+            self.running = tuple(r for r in known.ranks if r not in known.ended and r not in dead)
+            self.typed = known.typed
 
     def _drop_unsent(self) -> None:
         """Cancel the cell on ranks it was never sent to.
@@ -114,7 +101,7 @@ class AttachSync:
 
     def begin_cell(self) -> AttachedCell:
         """Give the attached cell what it missed, and release its held messages."""
-        status = self._cell_status()
+        status = self._known
         assert self.cell is not None
         assert status is not None
         for rank in status.ranks:

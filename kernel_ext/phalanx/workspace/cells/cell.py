@@ -11,12 +11,20 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from phalanx.errors import RankFailure
-from phalanx.protocol import CellEnded, LineNeed, LineNotNeeded, Notice, RankLost
+from phalanx.protocol import (
+    CellEnded,
+    LineNeed,
+    LineNotNeeded,
+    Notice,
+    RankCall,
+    RankLost,
+    RankTask,
+)
 
 from ..connection.transport import Message
 from ..connection.widget_relay import notebook_kernel
@@ -27,33 +35,22 @@ from ..output.events import (
     Display,
     Ended,
     Event,
-    Failure,
     RankNotice,
     Text,
 )
-from ..output.text import StreamName
+from ..output.lines import StreamName
 
 WIDGET_IS_TEXT = "widgets of ranks are shown as text here; a notebook shows them live"
 OUTPUT_S = 1.0  # output that comes later after the end is taken for lost
 _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
 
-class SentRequest(NamedTuple):
-    """A request to a rank, kept to be sent again.
-
-    A resend goes to the same ``engine``, never to an engine that replaced it.
-    """
-
-    engine: str
-    kind: str
-    message_id: str
-    content: Message
-    metadata: Message
-    buffers: list[Any]
+Packed = dict[int, list[Any]]  # packed values by rank, as buffers
+Pack = Callable[[tuple[int, ...]], Packed]  # makes a packed call for each live rank
 
 
 class Cell:
-    """The state and events of one cell.
+    """The work, state and events of one cell.
 
     A rank's part is over when the root has reported its end (`on_ended`) and the idle status has
     come, which follows all output. If the idle status is lost, `end_overdue` ends the part. Only
@@ -62,6 +59,7 @@ class Cell:
     """
 
     is_announced = True  # whether the root knows the cell by name
+    is_attached = False  # whether another client has sent it
     has_reply = False  # whether the cell needs the ranks' replies: they have values
     number = 0  # of the notebook's cell, which tracebacks name; 0: none
     nbytes = 0  # size of the values sent to each rank
@@ -71,14 +69,20 @@ class Cell:
         name: str,
         ranks: tuple[int, ...],
         events: queue.SimpleQueue[Event] | None = None,
-        lost: tuple[int, ...] = (),
+        *,
+        work: str | RankTask | RankCall | None = None,
     ) -> None:
         self.name = name
         self.ranks = ranks
-        self.lost = lost  # dead ranks that the cell runs without
+        self.work = work  # code, a task or one of our calls; None: a packed function
+        self.packed: Packed = {}
+        self.values: Packed = {}  # of the replies
+        self.lost: tuple[int, ...] = ()  # dead ranks that the cell runs without
         self.events = queue.SimpleQueue() if events is None else events
         self.waiting: tuple[int, ...] = ()  # for a line; set by the waiting thread
-        self.sent: dict[int, SentRequest] = {}  # by rank; empty if another client sent it
+        # Those that were sent the cell, by rank; empty if another client sent it. A copy goes to the
+        # same engine, never to one that replaced it.
+        self.engines: dict[int, str] = {}
         self.n_widget_messages = 0  # number of the last message to a widget that was sent before
         self._ends: dict[int, CellEnded] = {}
         self._idle: set[int] = set()
@@ -197,7 +201,7 @@ class Cell:
     def _is_over(self, rank: int) -> bool:
         return rank in self._ends and rank in self._idle
 
-    def _failure(self, rank: int) -> Failure | None:
+    def _failure(self, rank: int) -> CellEnded | None:
         return failure_of(self._ends[rank])
 
     def _show_traceback(self, rank: int) -> None:
@@ -226,9 +230,9 @@ def _is_blank(data: Message) -> bool:
     return not text and html is not None and _EMPTY_PRE.fullmatch(str(html)) is not None
 
 
-def failure_of(end: CellEnded) -> Failure | None:
+def failure_of(end: CellEnded) -> CellEnded | None:
     """Return the error that ended a rank's part; None if none."""
-    return None if end.ok else Failure(end.ename, end.evalue, end.traceback)
+    return None if end.ok else end
 
 
 class AttachedCell(Cell):
@@ -236,6 +240,8 @@ class AttachedCell(Cell):
 
     Messages are held back until `begin` tells which of them were shown already.
     """
+
+    is_attached = True
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         super().__init__(name, ranks)
@@ -287,7 +293,7 @@ class Call(Cell):
 
     A call that is not announced is unknown to the root: a rank's part is over with the reply.
 
-    `values` holds the packed values by rank. The thread that waits unpickles them, not the socket
+    The thread that waits unpickles the values, not the socket
     thread, because unpickling may run the user's code. Unpickling is safe here: the answers are
     signed with the key of our own controller, and a process that has the key can run code as this
     user anyway.
@@ -300,13 +306,12 @@ class Call(Cell):
         name: str,
         ranks: tuple[int, ...],
         events: queue.SimpleQueue[Event] | None = None,
-        lost: tuple[int, ...] = (),
         *,
+        work: RankCall | None = None,
         is_announced: bool = True,
     ) -> None:
-        super().__init__(name, ranks, events, lost)
+        super().__init__(name, ranks, events, work=work)
         self.is_announced = is_announced
-        self.values: dict[int, list[Any]] = {}
         self._replies: dict[int, CellEnded] = {}
 
     def on_reply(self, rank: int, message: Message) -> None:
@@ -333,7 +338,7 @@ class Call(Cell):
     def _is_over(self, rank: int) -> bool:
         return super()._is_over(rank) and (rank in self._replies or not self._ends[rank].ok)
 
-    def _failure(self, rank: int) -> Failure | None:
+    def _failure(self, rank: int) -> CellEnded | None:
         return super()._failure(rank) or failure_of(self._replies[rank])
 
 

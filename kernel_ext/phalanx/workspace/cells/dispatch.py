@@ -8,33 +8,40 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    Booted,
     CellEnded,
     CellStatusReply,
     Completed,
     DebuggerSays,
+    FromRoot,
     Inspected,
+    Notice,
     OutputDrawn,
-    RankCall,
+    PartEnded,
     RankLost,
     RankNews,
     RankOrder,
-    RankTask,
+    RankSays,
+    Replaced,
     name_ranks,
 )
 
-from ..connection.transport import Message, RankChannels, SocketThread
+from ..connection.transport import Message, RankChannels, SharedClient, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
 from ..output.events import CallInLoop, Event, OwnershipLost
-from .cell import Cell, SentRequest
+from .cell import Call, Cell
 from .debugging import RankDebuggers
 from .rank_help import Help
+
+if TYPE_CHECKING:
+    import ipyparallel
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
@@ -57,93 +64,43 @@ class Dispatch:
 
     The thread that runs cells writes the tables of cells, and the socket thread reads them; one lock
     guards them. `forget` removes a cell. ``order`` sends an order to ranks through the root.
-    ``lost`` always has the ranks that are dead.
     """
 
     def __init__(
         self,
         thread: SocketThread,
-        connection: dict[str, Any],
-        engines: tuple[str, ...],
-        session: str,
+        booted: Booted,
         order: Callable[[Iterable[int], RankOrder], None],
-        lost: Collection[int],
     ) -> None:
         self._order = order
-        self.help = Help(len(engines), lost, lambda rank, question: order((rank,), question))
-        self.debuggers = RankDebuggers(lost, lambda rank, request: order((rank,), request))
+        self.lost: dict[int, RankLost] = {}  # the dead ranks
+        dead, size = self.lost.keys(), len(booted.engines)
+        self.help = Help(size, dead, lambda rank, question: order((rank,), question))
+        self.debuggers = RankDebuggers(dead, lambda rank, request: order((rank,), request))
         self.widgets = WidgetRelay(self._send_comm, self._tell_below)
-        self._engines = list(engines)  # by rank; a replaced rank has a new one
+        self._client = SharedClient(booted.connection)
+        self._engines = list(booted.engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
         self._cells: dict[str, Cell] = {}  # that are under way, by name
         self._ended: dict[str, Cell] = {}  # by name, least recently used first
         self._answered: dict[str, int] = {}  # acked bytes of output by engine; socket thread only
         self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
-        self._channels = RankChannels(thread, connection, session, self._on_message)
+        self._channels = RankChannels(thread, booted.connection, booted.session, self._on_message)
         self.wait_subscribed = self._channels.wait_subscribed
 
-    def execute(self, cell: Cell, rank: int, work: str | RankTask) -> None:
-        """Send an execute request with a user's code or our task.
-
-        The code may ask for input. An error never makes a rank skip the next request.
-        """
-        is_code = isinstance(work, str)
-        content: Message = {
-            "code": work if is_code else "",
-            "silent": not is_code,
-            "store_history": is_code,
-            "user_expressions": {},
-            "allow_stdin": True,
-            "stop_on_error": False,
-        }
-        said: Message = {"cell": cell.name, "lost": cell.lost, "widgets": self.widgets.is_live}
-        if cell.number:
-            said["number"] = cell.number
-        if not is_code:
-            said["task"] = msgspec.to_builtins(work)
-        self._request(cell, rank, "execute_request", content, said)
-
-    def apply(
-        self, call: Cell, rank: int, buffers: list[Any], work: RankCall | None = None
-    ) -> None:
-        """Send an apply request: one of our calls, or a packed function.
-
-        The request is ipyparallel's. Without ``work`` the function is packed in ``buffers``. An
-        announced call is a cell for its ranks and for clients that attach later.
-        """
-        content = {} if work is None else {"call": msgspec.to_builtins(work)}
-        said: Message = {"cell": call.name}
-        if call.is_announced:
-            said |= {"lost": call.lost, "is_cell": True, "widgets": self.widgets.is_live}
-        self._request(call, rank, "apply_request", content, said, buffers)
-
-    def _request(
-        self,
-        cell: Cell,
-        rank: int,
-        kind: str,
-        content: Message,
-        said: Message,
-        buffers: list[Any] | None = None,
-    ) -> None:
-        request = SentRequest(
-            self._engines[rank],
-            kind,
-            _message_id(cell.name, rank),
-            content,
-            {"phalanx": said},
-            buffers or [],
-        )
+    def execute(self, cell: Cell, rank: int) -> None:
+        """Send a cell to a rank."""
         with self._lock:
-            if not cell.sent:
+            if not cell.engines:
                 cell.n_widget_messages = self.widgets.newest
             self._cells[cell.name] = cell
-            cell.sent[rank] = request
-            cell.nbytes = max(cell.nbytes, sum(memoryview(one).nbytes for one in request.buffers))
+            cell.engines[rank] = self._engines[rank]
+            nbytes = sum(memoryview(one).nbytes for one in cell.packed.get(rank, ()))
+            cell.nbytes = max(cell.nbytes, nbytes)
             if self._taken is not None:  # the ranks are another client's now
                 cell.events.put(self._taken)
                 return
-        self._channels.send(*request)
+        self._send(cell, rank)
 
     def resend(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> bool:
         """Send a rank its request again; False if another client sent it.
@@ -151,15 +108,50 @@ class Dispatch:
         ``is_stopped``: a rank that has not begun the cell ends it as a stopped cell. The order to
         stop takes another way and may be the later.
         """
-        sent = cell.sent.get(rank)
-        if sent is None:
+        if rank not in cell.engines:
             return False
-        if is_stopped:
-            said = {**sent.metadata["phalanx"], "stopped": True}
-            sent = sent._replace(metadata={"phalanx": said})
-        # `send` signs the message anew: a kernel drops a message with a signature it has seen.
-        self._channels.send(*sent)
+        self._send(cell, rank, is_stopped=is_stopped)
         return True
+
+    def _send(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> None:
+        """Send a request, signed anew.
+
+        A kernel drops a message with a signature that it has seen.
+        """
+        said: Message = {"cell": cell.name}
+        if cell.is_announced:
+            said |= {"lost": cell.lost, "widgets": self.widgets.is_live}
+        if cell.number:
+            said["number"] = cell.number
+        if is_stopped:
+            said["stopped"] = True
+        if isinstance(cell, Call):
+            # ipyparallel's request, for a function that is packed in the buffers, or for our call.
+            # An announced one is a cell for its ranks and for clients that attach later.
+            kind = "apply_request"
+            content = {} if cell.work is None else {"call": msgspec.to_builtins(cell.work)}
+            said["is_cell"] = cell.is_announced
+        else:
+            kind = "execute_request"
+            is_code = isinstance(cell.work, str)
+            content = {
+                "code": cell.work if is_code else "",
+                "silent": not is_code,
+                "store_history": is_code,
+                "user_expressions": {},
+                "allow_stdin": True,
+                "stop_on_error": False,  # an error never makes a rank skip the next request
+            }
+            if not is_code:
+                said["task"] = msgspec.to_builtins(cell.work)
+        self._channels.send(
+            cell.engines[rank],
+            kind,
+            _message_id(cell.name, rank),
+            content,
+            {"phalanx": said},
+            cell.packed.get(rank, []),
+        )
 
     def adopt(self, cell: Cell) -> None:
         """Route the messages of a cell that another client sent."""
@@ -173,7 +165,7 @@ class Dispatch:
         """
         with self._lock:
             self._cells.pop(cell.name, None)
-            cell.sent.clear()
+            cell.packed = {}  # the values may be large
             if late is not None:
                 self._keep_ended(cell)
         if late is not None:
@@ -224,19 +216,36 @@ class Dispatch:
         """
         return tuple(self._engines)
 
-    def on_replaced(self, rank: int, engine: str) -> None:
-        """Send to a rank's new engine from now on.
+    def client(self) -> ipyparallel.Client:
+        return self._client.get(self._engines, tuple(self.lost))
 
-        Runs on the socket thread.
+    def close(self) -> None:
+        """Close ipyparallel's client and the ranks' widgets on the page."""
+        self._client.close()
+        self.widgets.close()
+
+    def on_news(self, message: FromRoot) -> None:
+        """Take the root's news: a death, a replacement, an end.
+
+        The running cell gets it too. Runs on the socket thread.
         """
-        self._engines[rank] = engine
-        self.widgets.on_lost(rank)
+        if isinstance(message, PartEnded):
+            self._on_ended(message.rank, message.end)
+        elif isinstance(message, RankSays):
+            self._on_rank_says(message.rank, message.news)
+        elif isinstance(message, RankLost):
+            self._on_lost(message)
+        elif isinstance(message, Replaced):
+            self._engines[message.rank] = message.engine
+            self.lost.pop(message.rank, None)
+            self.widgets.on_lost(message.rank)
+        elif isinstance(message, Notice):
+            self.tell(message)
 
-    def on_lost(self, lost: RankLost) -> None:
-        """Tell every cell that waits for this rank that the rank died.
-
-        Runs on the socket thread.
-        """
+    def _on_lost(self, lost: RankLost) -> None:
+        """Tell every cell that waits for this rank that the rank died."""
+        self.lost.setdefault(lost.rank, lost)
+        self._client.lose(lost.rank, self._engines[lost.rank])
         self.help.on_lost(lost.rank)
         self.debuggers.on_lost(lost.rank)
         self.widgets.on_lost(lost.rank)
@@ -245,21 +254,15 @@ class Dispatch:
         for cell in cells:
             cell.put(lost)
 
-    def on_ended(self, rank: int, end: CellEnded) -> None:
-        """Tell a cell that a rank has ended it.
-
-        Runs on the socket thread.
-        """
+    def _on_ended(self, rank: int, end: CellEnded) -> None:
+        """Tell a cell that a rank has ended it."""
         cell, _ = self._find(_message_id(end.cell, rank), is_output=False)
         if cell is not None:
             cell.on_ended(rank, end)
             self.widgets.on_passed(rank, cell.n_widget_messages)
 
-    def on_rank_says(self, rank: int, news: RankNews) -> None:
-        """Tell a cell or a question what a rank says.
-
-        Runs on the socket thread.
-        """
+    def _on_rank_says(self, rank: int, news: RankNews) -> None:
+        """Tell a cell or a question what a rank says."""
         if isinstance(news, Completed | Inspected):
             self.help.on_answer(news)
         elif isinstance(news, DebuggerSays):

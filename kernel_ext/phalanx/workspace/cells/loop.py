@@ -1,7 +1,4 @@
-"""Wait for a cell while showing output, prompting and handling stops.
-
-`run_cell` runs on the caller's thread (a notebook's main thread).
-"""
+"""Wait for a cell while showing output, prompting and handling stops."""
 
 from __future__ import annotations
 
@@ -17,23 +14,30 @@ from typing import Any
 
 from phalanx.errors import DistributedError, cell_error
 from phalanx.protocol import (
+    CellEnded,
     CellStatusReply,
+    GetCellStatus,
+    GetStacks,
+    GetTopology,
     LetIn,
     LineNeed,
     LineNotNeeded,
     Notice,
     RankLost,
     RankStack,
+    RootRequest,
+    StacksAre,
     Step,
     StopCell,
     StopReport,
+    TopologyIs,
     TypedLine,
     format_ranks,
     name_ranks,
     say_where,
 )
 
-from ..connection.root_client import RootClient
+from ..connection.root_client import Answer, RootClient
 from ..connection.transport import ctrl_c
 from ..output.events import (
     CallInLoop,
@@ -42,16 +46,15 @@ from ..output.events import (
     Display,
     Ended,
     Event,
-    Failure,
     Interrupted,
     OwnershipLost,
     RankNotice,
     StopRequest,
     Text,
 )
+from ..output.front_end import CellStatusLine, View
 from ..output.notices import say_lost
 from ..output.printer import MAX_LINES, CellOutput
-from ..output.view import CellStatusLine, View
 from .cell import Cell, failure_of_rank
 from .dispatch import RequestResender
 from .prompting import PromptController
@@ -91,7 +94,7 @@ class CellOutcome:
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
-        self.failures: dict[int, Failure] = {}
+        self.failures: dict[int, CellEnded] = {}
         self.lost: dict[int, RankLost] = {}
         self.results: dict[int, Display] = {}
         self.texts = {rank: TextTail() for rank in ranks}
@@ -102,10 +105,12 @@ class CellOutcome:
         self.places: dict[int, RankStack] = {}  # stacks of ranks at the time limit
 
 
-class _CellLoop:
-    """The state of `run_cell`: one object per cell, one thread.
+class CellLoop:
+    """Waits for one cell; one thread, usually the notebook's main thread.
 
-    Answers of the root come on another thread, and are taken as events.
+    The messages of the cell are routed to it already. ``resend`` is `Dispatch.resend`. ``typed``
+    has the lines typed so far for a cell that another client began. Answers of the root come on
+    another thread, and are taken as events.
     """
 
     def __init__(
@@ -114,9 +119,10 @@ class _CellLoop:
         view: View,
         root: RootClient,
         resend: Callable[..., bool],
-        max_lines: int,
-        typed: Iterable[TypedLine],
-        clock: Callable[[], float],
+        *,
+        max_lines: int = MAX_LINES,
+        typed: Iterable[TypedLine] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cell = cell
         self.view = view
@@ -143,7 +149,15 @@ class _CellLoop:
         self.is_held = False  # from the first stop until `in_step` is over
         self.stop_name = uuid.uuid4().hex  # ranks interrupt their cell once for each name
 
-    def run(self, timeout_s: float | None) -> CellOutcome:
+    def run(self, timeout_s: float | None = None) -> CellOutcome:
+        """Wait until all ranks end the cell, showing output and prompts.
+
+        A Ctrl-C (the stop button) or the end of ``timeout_s`` stops the ranks, at the same operation
+        if they reach one in time (`StopInStep`). The loop then waits for all ranks to be idle, so
+        that the next cell can run. A second Ctrl-C interrupts held ranks at once. After the
+        interrupt, one more Ctrl-C ends the waiting, and so do ranks that do not react (`Stopping`);
+        the ranks that still run are named.
+        """
         self.view.begin(self.cell.ranks)
         deadline_s = math.inf if timeout_s is None else self.started_s + timeout_s
         is_over = False
@@ -167,9 +181,12 @@ class _CellLoop:
             self.say_missing()
             self.say_places()
         self.stopping.say(self.running)
-        self.outcome.places = self.stopping.before
-        self.outcome.abandoned = tuple(sorted(self.running))
-        return self.outcome
+        outcome = self.outcome
+        # The loop is in a cycle of callbacks. What ranks printed is not to wait for the collector.
+        del self.outcome
+        outcome.places = self.stopping.before
+        outcome.abandoned = tuple(sorted(self.running))
+        return outcome
 
     def step(self) -> None:
         """Take events or wait for one, then show output and prompts."""
@@ -249,22 +266,27 @@ class _CellLoop:
 
     # -- questions to the root ----------------------------------------------------------------
 
-    def call(self, function: Callable[[], None]) -> None:
-        self.cell.put(CallInLoop(function))
+    def ask(
+        self, question: RootRequest, kind: type[Answer], take: Callable[[Answer], None]
+    ) -> None:
+        """Ask the root; take its answer as an event of the cell."""
+        put = self.cell.put
+        self.root.ask_later(question, kind, lambda answer: put(CallInLoop(lambda: take(answer))))
 
     def look(self) -> None:
-        self.root.look(lambda topology: self.call(lambda: self.status.take(topology)))
+        self.ask(GetTopology(), TopologyIs, lambda its: self.status.take(its.topology))
 
     def see_stacks(self, ranks: tuple[int, ...], is_twice: bool) -> None:
-        self.root.see(ranks, is_twice, lambda stacks: self.call(lambda: self.stopping.take(stacks)))
+        question = GetStacks(ranks, is_twice)
+        self.ask(question, StacksAre, lambda its: self.stopping.take(its.stacks))
 
     def see_cells(self) -> None:
         asked_s = self.clock()
-
-        def take(status: CellStatusReply) -> None:
-            self.resender.take(status, asked_s, self.running, self.clock())
-
-        self.root.see_cells(lambda status: self.call(lambda: take(status)))
+        self.ask(
+            GetCellStatus(),
+            CellStatusReply,
+            lambda status: self.resender.take(status, asked_s, self.running, self.clock()),
+        )
 
     # -- stops --------------------------------------------------------------------------------
 
@@ -318,35 +340,6 @@ class _CellLoop:
         line = self.in_step.line(self.cell.ranks, ends)
         if line and not self.outcome.taken:
             self.notice(line)
-
-
-def run_cell(
-    cell: Cell,
-    view: View,
-    root: RootClient,
-    resend: Callable[..., bool],
-    *,
-    timeout_s: float | None = None,
-    max_lines: int = MAX_LINES,
-    typed: Iterable[TypedLine] = (),
-    clock: Callable[[], float] = time.monotonic,
-) -> CellOutcome:
-    """Wait until all ranks end the cell, showing output and prompts.
-
-    A Ctrl-C (the stop button) or the end of ``timeout_s`` stops the ranks, at the same operation if
-    they reach one in time (`StopInStep`). The loop then waits for all ranks to be idle, so that the
-    next cell can run. A second Ctrl-C interrupts held ranks at once. After the interrupt, one more
-    Ctrl-C ends the waiting, and so do ranks that do not react (`Stopping`); the ranks that still
-    run are named.
-
-    The messages of the cell are routed to it already. ``resend`` is `Dispatch.resend`. ``typed``
-    has the lines typed so far for a cell that another client began.
-    """
-    loop = _CellLoop(cell, view, root, resend, max_lines, typed, clock)
-    outcome = loop.run(timeout_s)
-    # The loop is in a cycle of callbacks. What ranks printed is not to wait for the collector.
-    del loop.outcome
-    return outcome
 
 
 @dataclass(frozen=True)

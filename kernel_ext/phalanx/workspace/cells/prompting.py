@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from phalanx.protocol import LineNeed, RefuseInput, TypedLine, TypeLine, format_ranks, name_ranks
 
+from ..output.front_end import CannotAsk, OpenPrompt, OtherPrompt, Question, View
 from ..output.notices import parse_ranks
-from ..output.view import CannotAsk, OpenPrompt, OtherPrompt, Question, View
 
 # Prompts of ranks within this time become one question (as `WINDOW_S` in `printer`). The wait
 # happens only while some rank still runs. It is too short for a person to notice.

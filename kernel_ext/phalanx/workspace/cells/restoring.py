@@ -17,8 +17,8 @@ from phalanx.protocol import (
     name_ranks,
 )
 
+from ..output.front_end import View
 from ..output.notices import say_copied
-from ..output.view import View
 
 if TYPE_CHECKING:
     from .runner import CellRunner

@@ -9,26 +9,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure, cell_error
 from phalanx.protocol import (
     AddStartupCell,
     Booted,
     CellAllowed,
+    CellEnded,
     Evaluate,
-    FromRoot,
     GiveLastError,
     GiveValue,
-    Notice,
-    PartEnded,
     RankCall,
-    RankLost,
-    RankSays,
     RankTask,
-    Replaced,
+    ReplacementsReady,
     TypedLine,
     name_ranks,
     say_busy,
@@ -36,29 +32,25 @@ from phalanx.protocol import (
 from phalanx.rank import POST_MORTEM, ErrorOfCell, unpack_values
 
 from ..connection.root_client import RootClient
-from ..connection.transport import SharedClient, SocketThread, ctrl_c
-from ..output.events import Event, Failure, Interrupted, OwnershipLost, StopRequest
+from ..connection.transport import SocketThread, ctrl_c
+from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
+from ..output.front_end import View
 from ..output.notices import say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
-from ..output.view import View
 from .attach import AttachSync
-from .cell import Call, Cell, failure_of_rank
+from .cell import Call, Cell, Pack, Packed, failure_of_rank
 from .dispatch import Dispatch
 from .loop import (
+    CellLoop,
     CellOutcome,
     RankError,
     RankResult,
     raise_for,
     results_of,
-    run_cell,
 )
 from .restoring import prepare
 from .slot import CellRuns, ExecutionSlot, RunningCell
 
-if TYPE_CHECKING:
-    import ipyparallel
-
-CellWork = str | RankTask | dict[int, list[Any]]  # code, a task, or a packed call for each rank
 # Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
 # its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.
 MOST_VALUE_NBYTES = 16 << 20
@@ -67,8 +59,8 @@ MOST_VALUE_NBYTES = 16 << 20
 class CellRunner:
     """Runs cells on ranks that are up.
 
-    One thread at a time may call `run` (another is refused). Any thread may call `interrupt`,
-    `on_news` and `output`.
+    One thread at a time may call `run` (another is refused). Any thread may call `interrupt`. The
+    socket thread calls `on_news`.
     """
 
     def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
@@ -78,29 +70,31 @@ class CellRunner:
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
         self.slot = ExecutionSlot()
-        self._lost: dict[int, RankLost] = {}
-        self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
-        self._dispatch = Dispatch(
-            thread,
-            booted.connection,
-            booted.engines,
-            booted.session,
-            root.order,
-            self._lost.keys(),
-        )
-        self._client = SharedClient(booted.connection)
+        self._left: set[str] = set()  # engines that were abandoned in a cell they had not ended
+        self._dispatch = Dispatch(thread, booted, root.order)
         self._late = LateOutput()
-        self._has_replaced = False  # whether the root has replaced ranks that are not prepared
+        self._prepared = set(booted.engines)
         self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
-        self.debuggers = self._dispatch.debuggers
+        self.debuggers, self.client = self._dispatch.debuggers, self._dispatch.client
+        self.on_news, self.close = self._dispatch.on_news, self._dispatch.close
         self._missed: AttachSync | None = None
         self._last_cell = ""  # the last cell of a person; empty: none from here yet
         self._dispatch.wait_subscribed()
 
-    def _next(self, what: str = "") -> str:
-        return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
+    def _next(self) -> str:
+        return f"{self._name}:{next(self._numbers)}"
+
+    def _turn(
+        self, ranks: tuple[int, ...] | None, what: str = "a cell", code: str = ""
+    ) -> RunningCell:
+        """Name a piece of work.
+
+        ``what`` is shown where a cell is refused meanwhile.
+        """
+        chosen = self._ranks if ranks is None else ranks
+        return RunningCell(self._next(), chosen, what, code, is_all=ranks is None)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -111,33 +105,31 @@ class CellRunner:
         return self._dispatch.engines
 
     def _announce(
-        self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Announce a cell and make the ranks ready.
+        self, cell: Cell, view: View, *, is_all: bool = False, needs_all: bool = False
+    ) -> None:
+        """Announce a cell, and keep the ranks that can run it.
 
-        Returns the ranks that can run the cell, and all dead ranks.
+        ``is_all``: the user named no ranks, and learns which are dead. ``needs_all``: a dead rank
+        is an error.
         """
-        try:
-            turn = self.slot.turn
-            title = (turn.title or turn.what) if turn else ""
-            allowed = self._begin(name, chosen, title)
-            here = tuple(rank for rank in chosen if rank not in allowed.dead)
-            if here and allowed.dead and is_all:
-                view.notice(say_without(allowed.dead))
-        except BaseException:
-            self._take_back(name)
-            raise
-        if not here:
-            self._take_back(name)
-            lost = self._lost.get(chosen[0])
-            raise RankFailure(chosen[0], lost.host if lost else "", allowed.dead[chosen[0]])
-        return here, tuple(allowed.dead)
+        turn = self.slot.turn
+        title = (turn.title or turn.what) if turn else ""
+        with self._taken_back_on_error(cell):
+            dead = self._begin(cell.name, cell.ranks, title).dead
+            here = tuple(rank for rank in cell.ranks if rank not in dead)
+            if not here or (needs_all and len(here) < len(cell.ranks)):
+                first = next(rank for rank in cell.ranks if rank in dead)
+                lost = self._dispatch.lost.get(first)
+                raise RankFailure(first, lost.host if lost else "", dead[first])
+            if dead and is_all:
+                view.notice(say_without(dead))
+        cell.ranks, cell.lost = here, tuple(dead)
 
     def _begin(self, name: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
         """Announce a cell; raise the error of ranks that did not join."""
         allowed = self._root.begin_cell(name, ranks, title, self._is_stopped)
-        for rank in allowed.failed.keys() & self._lost.keys():
-            raise failure_of_rank(self._lost[rank])
+        for rank in allowed.failed.keys() & self._dispatch.lost.keys():
+            raise failure_of_rank(self._dispatch.lost[rank])
         if allowed.failed:
             raise cell_error({rank: (*its, ()) for rank, its in allowed.failed.items()})
         return allowed
@@ -150,10 +142,17 @@ class CellRunner:
         with contextlib.suppress(DistributedError):  # the caller already raises an error
             self._root.forget_cell(name, ranks)
 
+    @contextlib.contextmanager
+    def _taken_back_on_error(self, cell: Cell) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._take_back(cell.name)
+            raise
+
     def _execute(
         self,
         cell: Cell,
-        work: CellWork | None,
         view: View,
         *,
         timeout_s: float | None = None,
@@ -162,29 +161,23 @@ class CellRunner:
     ) -> CellOutcome:
         """Send a cell, wait for it, and forget it.
 
-        Without ``work`` another client has sent it. Its late output is shown below it.
+        Its late output is shown below it.
         """
         outcome: CellOutcome | None = None
         try:
-            if work is not None:
-                self._send(cell, work)
-            outcome = run_cell(
-                cell,
-                view,
-                self._root,
-                self._dispatch.resend,
-                timeout_s=timeout_s,
-                max_lines=max_lines,
-                typed=typed,
-            )
-            self._left.update(outcome.abandoned)
+            if not cell.is_attached:
+                self._send(cell)
+            resend = self._dispatch.resend
+            loop = CellLoop(cell, view, self._root, resend, max_lines=max_lines, typed=typed)
+            outcome = loop.run(timeout_s)
+            self._left.update(self.engines[rank] for rank in outcome.abandoned)
             return outcome
         finally:
             below = view.later() if outcome is not None and not outcome.taken else None
             late = None if below is None else self._late.of(below, cell.ranks)
             self._dispatch.forget(cell, late)
 
-    def _send(self, cell: Cell, work: CellWork) -> None:
+    def _send(self, cell: Cell) -> None:
         """Send a cell to all its ranks, or let none run it.
 
         If a send fails, the cell is cancelled on the ranks that lack it and interrupted on the
@@ -192,26 +185,20 @@ class CellRunner:
         """
         for at, rank in enumerate(cell.ranks):
             try:
-                if isinstance(work, dict):
-                    self._dispatch.apply(cell, rank, work[rank])
-                else:
-                    self._dispatch.execute(cell, rank, work)
+                self._dispatch.execute(cell, rank)
             except BaseException:
                 if cell.is_announced:
                     self._take_back(cell.name, cell.ranks[at:] if at else ())
                     self._root.stop_cell(cell.name, cell.ranks[:at])
                 raise
-            if rank in self._lost:  # since the ranks were chosen
-                cell.put(self._lost[rank])
+            if rank in self._dispatch.lost:  # since the ranks were chosen
+                cell.put(self._dispatch.lost[rank])
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
-        name = self._next()
-        here, _ = self._announce(name, ranks, view, is_all=False)
-        for lost in (self._lost[rank] for rank in ranks if rank not in here):
-            self._root.forget_cell(name)
-            raise failure_of_rank(lost)
-        raise_for(self._execute(Cell(name, here), work, view))
+        cell = Cell(self._next(), ranks, work=work)
+        self._announce(cell, view, needs_all=True)
+        raise_for(self._execute(cell, view))
 
     def ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
@@ -227,30 +214,31 @@ class CellRunner:
     def _ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
     ) -> tuple[dict[int, dict[str, Any]], CellOutcome]:
-        call = Call(self._next("call"), ranks, is_announced=False)
-        try:
-            for rank in ranks:
-                self._dispatch.apply(call, rank, list(buffers), work)
-                if rank in self._lost:  # since the ranks were chosen
-                    call.put(self._lost[rank])
-            outcome = run_cell(call, View(), self._root, self._dispatch.resend)
-        finally:
-            self._dispatch.forget(call)
+        call = Call(self._next(), ranks, work=work, is_announced=False)
+        call.packed = {rank: list(buffers) for rank in ranks}
+        outcome = self._execute(call, View())
         values: dict[int, dict[str, Any]] = {}
         for rank, answer in sorted(call.values.items()):
             try:
                 values[rank] = unpack_values(answer, "here")
             except TypeError as error:
-                outcome.failures[rank] = Failure("TypeError", str(error), ())
+                error_of = CellEnded(call.name, ok=False, ename="TypeError", evalue=str(error))
+                outcome.failures[rank] = error_of
         return values, outcome
 
     def _enter(self) -> None:
         """Have the root form the group, without a cell."""
-        name = self._next("enter")
+        name = self._next()
         try:
             self._begin(name, self._ranks)
         finally:
             self._take_back(name)
+
+    @property
+    def _unprepared(self) -> set[str]:
+        """Return the engines of replaced ranks that are not prepared."""
+        dead = self._dispatch.lost
+        return {its for rank, its in enumerate(self.engines) if rank not in dead} - self._prepared
 
     def _settle(
         self, make_view: Callable[[], View], tell: Callable[[str], None]
@@ -259,15 +247,12 @@ class CellRunner:
 
         Returns the first error of a startup cell, if any.
         """
-        if not self._has_replaced:
+        unprepared = self._unprepared
+        if not unprepared:
             return None
-        self._has_replaced = False
-        try:
-            self._enter()
-            status = self._root.cell_status()
-        except BaseException:
-            self._has_replaced = True  # before the next cell, again
-            raise
+        self._enter()
+        status = self._root.cell_status()
+        self._prepared |= unprepared
         dead = {death.rank for death in status.deaths}
         newest = {its.rank: its for its in status.returns if its.rank not in dead}
         fresh = [its for _, its in sorted(newest.items())]
@@ -277,33 +262,12 @@ class CellRunner:
         try:
             return prepare(self, fresh, status.every_start, make_view=make_view, tell=tell)
         finally:
-            self._root.settled(its.engine for its in fresh)
-
-    def on_news(self, message: FromRoot) -> None:
-        """Take the root's news: a death, a replacement, an end.
-
-        The running cell gets it too.
-        """
-        if isinstance(message, PartEnded):
-            self._dispatch.on_ended(message.rank, message.end)
-        elif isinstance(message, RankSays):
-            self._dispatch.on_rank_says(message.rank, message.news)
-        elif isinstance(message, RankLost):
-            self._lost.setdefault(message.rank, message)
-            self._client.lose(message.rank, self._dispatch.engines[message.rank])
-            self._dispatch.on_lost(message)
-        elif isinstance(message, Replaced):
-            self._dispatch.on_replaced(message.rank, message.engine)
-            self._lost.pop(message.rank, None)
-            self._left.discard(message.rank)
-            self._has_replaced = True
-        elif isinstance(message, Notice):
-            self._dispatch.tell(message)
+            self._root.send(ReplacementsReady(tuple(its.engine for its in fresh)))
 
     def form(self) -> None:
         """Have new ranks form their group; raise `RankFailure` if one died."""
         self._enter()
-        for lost in self._lost.values():
+        for lost in self._dispatch.lost.values():
             raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
 
     def attach(self) -> None:
@@ -314,10 +278,11 @@ class CellRunner:
         # The root knows the epoch and the ranks that entered it, and tells the first cell.
         self._missed = missed = AttachSync(self._dispatch, self._root, len(self._ranks))
         self._shown = {its.engine for its in missed.status.returns}
-        self._has_replaced = bool(self._shown)
         for lost in missed.deaths:
-            self._lost[lost.rank] = lost
-            self._dispatch.on_lost(lost)
+            self.on_news(lost)
+        # The engine of a rank that is being replaced is known before the rank is there.
+        dead = {self.engines[rank] for rank in self._dispatch.lost}
+        self._prepared -= self._shown | dead
         if missed.cell is not None and missed.running:
             self.slot.leave(RunningCell(missed.cell.name, missed.running))
 
@@ -330,25 +295,31 @@ class CellRunner:
         timeout: float | None,
         max_lines: int,
         every_start: bool = False,
-        what: str = "",
         has_values: bool = False,
     ) -> list[RankResult]:
-        """Run a cell; see `Workspace.run`.
-
-        ``ranks`` None: all live ranks. ``what`` names the cell where another cell is refused.
-        """
+        """Run a cell; see `Workspace.run`. ``ranks`` None: all live ranks."""
         if every_start:
-            self._root.keep(AddStartupCell(code, ranks))
-        fetch = self._values if has_values else None
-        outcome, values = self._run(code, ranks, view, timeout, max_lines, what, fetch)
+            self._root.send(AddStartupCell(code, ranks))
+        turn, fetch = self._turn(ranks, code=code), self._values if has_values else None
+        outcome, values = self._run(turn, code, view, fetch, timeout=timeout, max_lines=max_lines)
         return results_of(outcome, outcome.ranks, values)
 
-    def perform(self, task: RankTask, view: View, what: str) -> None:
+    def perform(
+        self,
+        task: RankTask,
+        view: View,
+        what: str,
+        *,
+        events: queue.SimpleQueue[Event] | None = None,
+        check: Callable[[], object] | None = None,
+    ) -> None:
         """Perform a task on all live ranks, as a cell.
 
-        ``what`` names the task where a cell is refused meanwhile.
+        ``what`` names the task where a cell is refused meanwhile. An event in ``events`` stops it.
+        With ``check``, which raises to end the wait, it waits for its turn; else it is refused while
+        a cell runs.
         """
-        self._run(task, None, view, None, MAX_LINES, what, None)
+        self._run(self._turn(None, what), task, view, events=events, check=check)
 
     def evaluate(
         self, expressions: tuple[str, ...], ranks: tuple[int, ...] | None, view: View
@@ -358,42 +329,52 @@ class CellRunner:
         def fetch(name: str, outcome: CellOutcome) -> dict[int, dict[str, Any]]:
             return self.ask(outcome.ranks, GiveValue(name))
 
-        _, values = self._run(
-            Evaluate(expressions), ranks, view, None, MAX_LINES, "an exchange", fetch
-        )
-        return values
+        return self._run(self._turn(ranks, "an exchange"), Evaluate(expressions), view, fetch)[1]
 
     def _run(
         self,
-        work: str | RankTask,
-        ranks: tuple[int, ...] | None,
+        turn: RunningCell,
+        work: str | RankTask | Pack,
         view: View,
-        timeout: float | None,
-        max_lines: int,
-        what: str,
-        fetch: Callable[[str, CellOutcome], dict[int, Any]] | None,
+        fetch: Callable[[str, CellOutcome], dict[int, Any]] | None = None,
+        *,
+        events: queue.SimpleQueue[Event] | None = None,
+        check: Callable[[], object] | None = None,
+        timeout: float | None = None,
+        max_lines: int = MAX_LINES,
     ) -> tuple[CellOutcome, dict[int, Any]]:
-        """Run code or a task, then ``fetch`` values before anything else runs."""
-        chosen = self._ranks if ranks is None else ranks
-        name = self._next()
-        code = work if isinstance(work, str) else ""
+        """Run code, a task or a call as a cell.
+
+        Then ``fetch`` values, before anything else runs; by default those of the replies. With
+        ``check`` it waits for its turn, until ``check`` raises or an event stops it.
+        """
+        cell: Cell
+        if callable(work):
+            cell = Call(turn.name, turn.ranks, events)
+        else:
+            cell = Cell(turn.name, turn.ranks, events, work=work)
+
+        def check_wait() -> None:
+            if check is not None:
+                check()
+            if not cell.events.empty():
+                raise KeyboardInterrupt
+
         # From the announcement on, a Ctrl-C must not interrupt between two steps. So it becomes an
         # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        with (
-            self.slot.take(RunningCell(name, chosen, what or "a cell", "" if what else code)),
-            ExitStack() as until_it_is_over,
-        ):
-            until_it_is_over.enter_context(ctrl_c(lambda: events.put(StopRequest())))
-            here, lost = self._begin_cell(name, chosen, view, events, is_all=ranks is None)
-            cell = Cell(name, here, events, lost)
-            cell.number = view.cell_number
-            if isinstance(work, str) and work.strip() != POST_MORTEM:
-                self._last_cell = name
-            outcome = self._execute(cell, work, view, timeout_s=timeout, max_lines=max_lines)
+        wait = None if check is None else check_wait
+        with self.slot.take(turn, view.notice, wait), ExitStack() as until_it_is_over:
+            until_it_is_over.enter_context(ctrl_c(lambda: cell.events.put(StopRequest())))
+            self._begin_cell(cell, view, is_all=turn.is_all)
+            if callable(work):
+                with self._taken_back_on_error(cell):
+                    cell.packed = work(cell.ranks)
+            if callable(work) or (isinstance(work, str) and work.strip() != POST_MORTEM):
+                self._last_cell = cell.name
+            outcome = self._execute(cell, view, timeout_s=timeout, max_lines=max_lines)
             until_it_is_over.close()
             raise_for(outcome, timeout)
-            return outcome, {} if fetch is None else fetch(name, outcome)
+            return outcome, cell.values if fetch is None else fetch(cell.name, outcome)
 
     def _values(self, name: str, outcome: CellOutcome) -> dict[int, Any]:
         """Fetch the values of the cell's last expression, by rank.
@@ -413,86 +394,46 @@ class CellRunner:
             found |= {rank: named[""] for rank, named in values.items()}
         return found
 
-    def _begin_cell(
-        self,
-        name: str,
-        chosen: tuple[int, ...],
-        view: View,
-        events: queue.SimpleQueue[Event],
-        *,
-        is_all: bool,
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _begin_cell(self, cell: Cell, view: View, *, is_all: bool) -> None:
         """Prepare the ranks for a cell and announce it.
 
-        Returns the ranks that can run the cell, and all dead ranks.
+        A call needs all ranks that the user named.
         """
-        self._is_stopped = lambda: not events.empty()
+        needs_all = cell.has_reply and not is_all
+        chosen, self._is_stopped = cell.ranks, lambda: not cell.events.empty()
         try:
             while True:
                 self._settle(View, view.notice)
-                here, lost = self._announce(name, chosen, view, is_all=is_all)
-                if not self._has_replaced:
-                    return here, lost
-                self._root.forget_cell(name)  # a rank was replaced during the announcement
+                self._announce(cell, view, is_all=is_all, needs_all=needs_all)
+                if not self._unprepared:
+                    break
+                self._root.forget_cell(cell.name)  # a rank was replaced during the announcement
+                cell.ranks = chosen
         finally:
             self._is_stopped = lambda: False
+        cell.number = view.cell_number
 
-    def line_up(self, ranks: tuple[int, ...] | None, what: str, function: str) -> RunningCell:
+    def line_up(self, ranks: tuple[int, ...] | None, function: str) -> RunningCell:
         """Queue a call; `apply` runs it, `slot.leave_line` removes it."""
-        turn = RunningCell(self._next(), self._ranks if ranks is None else ranks, what, function)
+        turn = self._turn(ranks, "a call", function)
         self.slot.line_up(turn)
         return turn
 
     def apply(
         self,
         turn: RunningCell,
-        ranks: tuple[int, ...] | None,
-        pack: Callable[[tuple[int, ...]], dict[int, list[Any]]],
+        pack: Pack,
         view: View,
         *,
         events: queue.SimpleQueue[Event],
-        check: Callable[[], None],
-    ) -> dict[int, list[Any]]:
+        check: Callable[[], object],
+    ) -> Packed:
         """Call functions on ranks as a cell, when the queued turn comes.
 
-        ``turn`` is of `line_up` with the same ``ranks``; all that are named must be alive. ``pack``
-        takes the live ranks and returns the packed call of each. A `StopRequest` in ``events`` stops
-        the call, and ``check`` raises to end the wait for the turn. Returns the packed values by rank.
+        ``turn`` is of `line_up`. All ranks that the user named must be alive. ``events`` and
+        ``check`` as in `perform`. Returns the packed values by rank.
         """
-
-        def check_stopped() -> None:
-            check()
-            if not events.empty():
-                raise KeyboardInterrupt
-
-        name = turn.name
-        with self.slot.take_next(turn, view.notice, check_stopped):
-            here, lost = self._begin_cell(name, turn.ranks, view, events, is_all=ranks is None)
-            try:
-                if ranks is not None:
-                    self._refuse_dead(set(ranks).difference(here))
-                packed = pack(here)
-            except BaseException:
-                self._take_back(name)
-                raise
-            cell = Call(name, here, events, lost)
-            self._last_cell = name
-            outcome = self._execute(cell, packed, view)
-        raise_for(outcome)
-        return cell.values
-
-    def _refuse_dead(self, ranks: Collection[int]) -> None:
-        for rank in sorted(ranks):
-            its = self._lost.get(rank)
-            raise RankFailure(rank, its.host if its else "", its.reason if its else "died")
-
-    def client(self) -> ipyparallel.Client:
-        return self._client.get(self._dispatch.engines, tuple(self._lost))
-
-    def close_client(self) -> None:
-        """Close ipyparallel's client and the ranks' widgets on the page."""
-        self._client.close()
-        self._dispatch.widgets.close()
+        return self._run(turn, pack, view, events=events, check=check)[1]
 
     def join(self, view: View) -> list[RankResult]:
         """Show what was missed, and wait for the running cell.
@@ -509,7 +450,7 @@ class CellRunner:
         self._last_cell = missed.cell.name
         with self.slot.take(RunningCell(missed.cell.name, missed.running)):
             cell = missed.begin_cell()
-            outcome = self._execute(cell, None, view, typed=missed.typed)
+            outcome = self._execute(cell, view, typed=missed.typed)
             raise_for(outcome)
             return results_of(outcome, cell.ranks, self._values(cell.name, outcome))
 
@@ -540,7 +481,7 @@ class CellRunner:
         if answer.joined:
             tell(say_joined(answer.joined))
         if answer.ranks:
-            turn = RunningCell(self._next("restart"), answer.ranks, "a restart")
+            turn = self._turn(answer.ranks, "a restart")
             try:
                 with self.slot.take(turn):
                     error = self._settle(make_view, tell)
@@ -562,14 +503,18 @@ class CellRunner:
         tell: Callable[[str], None],
         buffers: Sequence[memoryview] = (),
     ) -> dict[int, dict[str, Any]]:
-        chosen = self._ranks if ranks is None else ranks
-        with self.slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
+        turn = self._turn(ranks, "an exchange")
+        with self.slot.take(turn):
             self._settle(View, tell)
-            lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
+            lost = {
+                rank: self._dispatch.lost[rank]
+                for rank in turn.ranks
+                if rank in self._dispatch.lost
+            }
             if lost and ranks is not None:
                 raise failure_of_rank(next(iter(lost.values())))
-            self._check_left(chosen)
-            here = tuple(rank for rank in chosen if rank not in lost)
+            self._check_left(turn.ranks)
+            here = tuple(rank for rank in turn.ranks if rank not in lost)
             return self.ask(here, work, buffers)
 
     def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:
@@ -586,11 +531,11 @@ class CellRunner:
         """Refuse to queue behind a cell that an abandoned rank still runs."""
         if not self._left:
             return
-        states = {info.rank: info.state for info in self._root.topology().ranks}
-        self._left = {rank for rank in self._left if states[rank] == "busy"}
-        busy = self._left.intersection(ranks)
-        if busy:
-            raise DistributedError(say_busy(self._root.stacks(tuple(sorted(busy)))))
+        infos = [its for its in self._root.topology().ranks if its.state == "busy"]
+        busy = [its.rank for its in infos if self.engines[its.rank] in self._left]
+        self._left = {self.engines[rank] for rank in busy}
+        if its := tuple(sorted(set(busy).intersection(ranks))):
+            raise DistributedError(say_busy(self._root.stacks(its)))
 
     def interrupt(self) -> tuple[int, ...]:
         """Stop the running cell, else callbacks; return their ranks."""

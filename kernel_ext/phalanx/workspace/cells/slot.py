@@ -28,6 +28,7 @@ class RunningCell:
     ranks: tuple[int, ...]
     what: str = "a cell"
     code: str = ""
+    is_all: bool = False  # the user named no ranks: dead ones are left out
     since_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -67,11 +68,6 @@ class ExecutionSlot:
         """
         self.turn = turn
 
-    def check(self) -> None:
-        """Raise `CellRuns` if a cell has the ranks or waits for them."""
-        if self.is_taken or self._line:
-            raise self._refusal()
-
     def _say_why(self) -> str:
         turn = self.turn
         if turn is None and self._line:
@@ -79,21 +75,30 @@ class ExecutionSlot:
         # The cell may have ended just now.
         return turn.text if turn is not None else "a cell ran already"
 
-    def _refusal(self) -> CellRuns:
-        return CellRuns(f"{self._say_why()}; wait for it, or stop it with %distributed interrupt")
-
     @contextmanager
-    def take(self, turn: RunningCell) -> Iterator[None]:
+    def take(
+        self,
+        turn: RunningCell,
+        tell: Callable[[str], None] = lambda _text: None,
+        check: Callable[[], object] | None = None,
+    ) -> Iterator[None]:
         """Hold the ranks inside the context.
+
+        With ``check`` wait in line for them: ``tell`` gets one line about the cell that is waited
+        for, if there is one. ``check`` is called four times a second, and raises to end the waiting.
 
         Raises
         ------
         CellRuns
-            Another cell has the ranks.
+            Another cell has the ranks; only without ``check``.
         """
+        if check is not None:
+            self._wait_for(turn, tell, check)
         with self._changed:
             if not self._is_free_for(turn):
-                raise self._refusal()
+                way_out = "wait for it, or stop it with %distributed interrupt"
+                msg = f"{self._say_why()}; {way_out}"
+                raise CellRuns(msg)
             # From here on the cell can be interrupted: a rank remembers an interrupt until the
             # cell arrives.
             self.is_taken, self.turn = True, replace(turn, since_s=time.monotonic())
@@ -111,9 +116,10 @@ class ExecutionSlot:
         return not self.is_taken and (not self._line or self._line[0] is turn)
 
     def line_up(self, turn: RunningCell) -> None:
-        """Append a turn to the queue; `take_next` waits for it."""
+        """Append a turn to the queue, for which `take` waits; idempotent."""
         with self._changed:
-            self._line.append(turn)
+            if turn not in self._line:
+                self._line.append(turn)
 
     def leave_line(self, turn: RunningCell) -> None:
         """Remove a turn from the queue; idempotent."""
@@ -121,33 +127,21 @@ class ExecutionSlot:
             self._line = deque(one for one in self._line if one is not turn)
             self._changed.notify_all()
 
-    @contextmanager
-    def take_next(
-        self, turn: RunningCell, tell: Callable[[str], None], check: Callable[[], None]
-    ) -> Iterator[None]:
-        """Wait for a queued turn, and hold the ranks inside the context.
-
-        ``tell`` gets one line about the cell that is waited for, if there is one. ``check`` is called
-        four times a second, and raises to end the waiting.
-        """
+    def _wait_for(
+        self, turn: RunningCell, tell: Callable[[str], None], check: Callable[[], object]
+    ) -> None:
+        self.line_up(turn)
         try:
             check()
-            if not self._wait_for(turn, 0.0):
+            if not self._is_free_within(turn, 0.0):
                 tell(f"{turn.what} waits: {self._say_why()}")
-                while not self._wait_for(turn, CHECK_S):
+                while not self._is_free_within(turn, CHECK_S):
                     check()
                 check()  # the cell before may have ended for the reason that ends this wait
         except BaseException:
             self.leave_line(turn)
             raise
-        with self.take(turn):
-            yield
 
-    def _wait_for(self, turn: RunningCell, timeout_s: float) -> bool:
+    def _is_free_within(self, turn: RunningCell, timeout_s: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self._is_free_for(turn), timeout_s)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until no cell has the ranks; return False on timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self.is_taken, timeout_s)

@@ -17,11 +17,11 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
-    AddStartupCell,
     AskRoot,
     AttachRefused,
     BeginCell,
@@ -37,16 +37,15 @@ from phalanx.protocol import (
     GetOutput,
     GetStacks,
     GetTopology,
-    GetTrace,
     Notice,
     OrderRanks,
     OutputIs,
+    OwnershipTransferred,
     PartEnded,
     RankLost,
     RankOrder,
     RankStack,
     Replaced,
-    ReplacementsReady,
     Restart,
     Restarted,
     RootAnswer,
@@ -59,7 +58,6 @@ from phalanx.protocol import (
     Stopped,
     TopologyIs,
     ToRoot,
-    TraceIs,
     WatchSamples,
     WorldTopology,
 )
@@ -74,7 +72,7 @@ AGAIN_S = 1.0  # if no sample came since the last renewal: the renewal may have 
 KEPT = 64  # twice the samples of one lease; about 3 MB with 64 busy ranks
 
 log = logging.getLogger(__name__)
-_Answer = TypeVar("_Answer", bound=RootAnswer)
+Answer = TypeVar("Answer", bound=RootAnswer)
 _Message = TypeVar("_Message")
 
 ANSWER_S = 10.0  # the root answers in milliseconds
@@ -155,7 +153,7 @@ class ChangeWatch:
         self._is_resting = self._is_due = False
 
     def changed(self) -> None:
-        """AskRoot now, or when the interval since the last question ends."""
+        """Ask now, or when the interval since the last question ends."""
         with self._lock:
             self._is_due = self._is_resting
             if self._is_resting:
@@ -180,25 +178,26 @@ class ChangeWatch:
 class RootClient:
     """Client of a root supervisor.
 
-    ``root`` has this client as its owner, or has a `Hello`. ``on_news`` gets `RankLost`, `RankSays`,
-    `Notice` and other news, on the socket thread. If the root dies, it gets a `RankLost` for each
-    rank.
+    ``root`` has this client as its owner, or has a `Hello`. ``on_taken`` gets the process that took
+    the workspace over, on the socket thread. `pass_news` passes all other news on.
     """
 
     def __init__(
         self,
         thread: SocketThread,
         root: RootProcess,
-        on_news: Callable[[FromRoot], None],
+        on_taken: Callable[[int], None],
     ) -> None:
         self._root = root
-        self._on_news = on_news
+        self._on_taken = on_taken
+        self._early: list[FromRoot] = []  # news before `pass_news`; socket thread only
+        self._on_news: Callable[[FromRoot], None] = self._early.append
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[RootAnswer], None]] = {}
         self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         self._thread = thread
-        self._samples = SampleLog(self._send)
+        self._samples = SampleLog(self.send)
         self._is_stopping = False
         self._is_booting = True
         self._has_ended = threading.Event()
@@ -262,6 +261,21 @@ class RootClient:
             raise DistributedError(msg)
         return answer
 
+    def pass_news(self, on_news: Callable[[FromRoot], None]) -> None:
+        """Call ``on_news`` with all news, also the earlier ones.
+
+        The socket thread calls it with each `RankLost`, `RankSays`, `Notice` and others. If the root
+        dies, it gets a `RankLost` for each rank.
+        """
+
+        def begin() -> None:
+            self._on_news = on_news
+            for message in self._early:
+                self._thread.attempt(partial(on_news, message))
+            self._early.clear()
+
+        self._thread.call(begin)
+
     def begin_cell(
         self,
         cell: str,
@@ -273,7 +287,7 @@ class RootClient:
 
         Raises KeyboardInterrupt if ``is_stopped`` says so meanwhile.
         """
-        allowed = self._ask(BeginCell(cell, ranks, title), CellAllowed, BEGIN_S, is_stopped)
+        allowed = self.ask(BeginCell(cell, ranks, title), CellAllowed, BEGIN_S, is_stopped)
         self._changed()
         return allowed
 
@@ -282,42 +296,27 @@ class RootClient:
 
         Without ``ranks`` the cell was sent to no rank.
         """
-        self._send(CancelCell(cell, ranks))
+        self.send(CancelCell(cell, ranks))
         self._changed()
 
     def order(self, ranks: Iterable[int], order: RankOrder) -> None:
         """Send an order to ranks; dead ranks do not get it."""
-        self._send(OrderRanks(tuple(ranks), order))
+        self.send(OrderRanks(tuple(ranks), order))
 
     def stop_cell(self, cell: str, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in a cell, or a widget's callback, on these ranks."""
         self.order(ranks, StopCell(cell, uuid.uuid4().hex))
 
-    def keep(self, cell: AddStartupCell) -> None:
-        """Store a startup cell at the root."""
-        self._send(cell)
-
-    def settled(self, engines: Iterable[str]) -> None:
-        """Report that these new engines are prepared."""
-        self._send(ReplacementsReady(tuple(engines)))
-
     def cell_status(self) -> CellStatusReply:
-        """AskRoot how cells and ranks stand, and what was missed."""
-        return self._ask(GetCellStatus(), CellStatusReply)
+        """Ask how cells and ranks stand, and what was missed."""
+        return self.ask(GetCellStatus(), CellStatusReply)
 
     def output(self, rank: int, *, since: int = 0, max_lines: int = 0) -> OutputIs:
         """Ask for the end of a rank's output since a byte."""
-        return self._ask(GetOutput(rank, since, max_lines), OutputIs)
+        return self.ask(GetOutput(rank, since, max_lines), OutputIs)
 
     def topology(self) -> WorldTopology:
-        return self._ask(GetTopology(), TopologyIs).topology
-
-    def look(self, take: Callable[[WorldTopology], None]) -> None:
-        """Ask for the topology without waiting.
-
-        ``take`` is called on the socket thread, or never if the root does not answer.
-        """
-        self._ask_later(GetTopology(), TopologyIs, lambda answer: take(answer.topology))
+        return self.ask(GetTopology(), TopologyIs).topology
 
     def follow(self, take: Callable[[WorldTopology | None], None]) -> None:
         """Call ``take`` with the topology, now and after each change.
@@ -331,7 +330,7 @@ class RootClient:
                 take(None)
             elif not self._is_stopping:
                 with contextlib.suppress(DistributedError):  # of a broken connection: cells say so
-                    self.look(take)
+                    self.ask_later(GetTopology(), TopologyIs, lambda its: take(its.topology))
 
         self._changes = ChangeWatch(ask)
         self._changed()
@@ -340,32 +339,12 @@ class RootClient:
         if self._changes is not None:
             self._changes.changed()
 
-    def see_cells(self, take: Callable[[CellStatusReply], None]) -> None:
-        """AskRoot how cells stand without waiting; ``take`` as in `look`."""
-        self._ask_later(GetCellStatus(), CellStatusReply, take)
-
     def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
-        return self._ask(GetStacks(ranks), StacksAre).stacks
-
-    def trace(self) -> TraceIs:
-        return self._ask(GetTrace(), TraceIs)
+        return self.ask(GetStacks(ranks), StacksAre).stacks
 
     def samples(self, after: int) -> SampleView:
         """Return the samples that have come, and request more for a while."""
         return self._samples.read(after)
-
-    def see(
-        self,
-        ranks: tuple[int, ...],
-        is_twice: bool,
-        take: Callable[[dict[int, RankStack]], None],
-    ) -> None:
-        """Ask for the stacks of ranks without waiting.
-
-        ``take`` as in `look`, ``is_twice`` as in `GetStacks`.
-        """
-        question = GetStacks(ranks, is_twice)
-        self._ask_later(question, StacksAre, lambda answer: take(answer.stacks))
 
     def restart(
         self,
@@ -380,7 +359,7 @@ class RootClient:
         The options are those of `Restart`.
         """
         limit_s = self._root.record.grace_s + RESTART_S
-        return self._ask(Restart(ranks, force, copy_from, init), Restarted, limit_s)
+        return self.ask(Restart(ranks, force, copy_from, init), Restarted, limit_s)
 
     def ask_to_stop(self) -> None:
         """Ask the root to end the ranks, without waiting.
@@ -392,7 +371,7 @@ class RootClient:
 
     def kill_ranks(self) -> None:
         """Repeat the request of `ask_to_stop`: the root kills the ranks."""
-        self._send(AskRoot(self._stop_id, Stop()))
+        self.send(AskRoot(self._stop_id, Stop()))
 
     def stop(self) -> str:
         """End the ranks, the controller and the supervisor; idempotent.
@@ -431,25 +410,39 @@ class RootClient:
         request_id = next(self._ids)
         with self._lock:
             self._waiting[request_id] = answered
-        self._send(AskRoot(request_id, question))
+        self.send(AskRoot(request_id, question))
         return request_id
 
-    def _ask_later(
-        self, question: RootRequest, kind: type[_Answer], take: Callable[[_Answer], None]
+    def ask_later(
+        self, question: RootRequest, kind: type[Answer], take: Callable[[Answer], None]
     ) -> None:
+        """Ask without waiting.
+
+        ``take`` is called on the socket thread, or never if the root does not answer.
+        """
+
         def answered(answer: RootAnswer) -> None:
             if isinstance(answer, kind):
                 take(answer)
 
         self._request(question, answered)
 
-    def _ask(
+    def ask(
         self,
         question: RootRequest,
-        kind: type[_Answer],
+        kind: type[Answer],
         timeout_s: float = ANSWER_S,
         is_stopped: Callable[[], bool] = lambda: False,
-    ) -> _Answer:
+    ) -> Answer:
+        """Ask, and wait for the answer.
+
+        Raises
+        ------
+        DistributedError
+            The root refused, or did not answer in time; says why.
+        KeyboardInterrupt
+            ``is_stopped`` said so meanwhile.
+        """
         inbox: queue.SimpleQueue[RootAnswer] = queue.SimpleQueue()
         request_id = self._request(question, inbox.put)
         try:
@@ -490,7 +483,7 @@ class RootClient:
         msg = f"the supervisor is gone{': ' + said if said else ''}"
         raise DistributedError(msg)
 
-    def _send(self, message: ToRoot) -> None:
+    def send(self, message: ToRoot) -> None:
         self._link.send(message)
 
     def _receive(self, message: FromRoot) -> None:
@@ -508,6 +501,8 @@ class RootClient:
                 take = self._waiting.pop(message.id, None)
             if take is not None:
                 take(message.answer)
+        elif isinstance(message, OwnershipTransferred):
+            self._on_taken(message.pid)
         else:
             self._on_news(message)
             if isinstance(message, PartEnded | RankLost | Replaced):

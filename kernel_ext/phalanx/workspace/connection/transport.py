@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Frames = Any  # a list of bytes, or of zmq.Frame
-Sendable = Sequence[bytes | memoryview]
 Stream = socket.socket
 
 MAX_NBYTES = (1 << 32) - 1  # of a root's message: the flight recorders of 4096 ranks have 1 GiB
@@ -52,9 +51,9 @@ Message = dict[str, Any]
 class SocketThread:
     """A thread that owns sockets: sends for all threads and receives.
 
-    Only this thread touches the sockets (zmq's rule). Other threads append to ``_outgoing`` or
-    ``_tasks`` (deque operations are atomic) and wake the thread through the inproc pair. That pair's
-    sending end has a lock.
+    Only this thread touches the sockets (zmq's rule). Other threads append to ``_tasks`` (deque
+    operations are atomic) and wake the thread through the inproc pair. That pair's sending end has a
+    lock.
 
     A handler that raises does not end the thread. If the thread breaks all the same, ``on_broken``
     gets the reason and the ``way_out`` in one line; `check`, `send` and `socket` raise that text.
@@ -78,7 +77,6 @@ class SocketThread:
             raise
 
     def _open(self, name: str) -> None:
-        self._outgoing: deque[tuple[zmq.Socket[bytes], Sendable]] = deque()
         self._tasks: deque[Callable[[], None]] = deque()
         self._handlers: dict[zmq.Socket[bytes], tuple[Callable[[Frames], None], bool]] = {}
         self._streams: dict[int, tuple[Stream, Callable[[], object]]] = {}
@@ -164,8 +162,7 @@ class SocketThread:
         if not all(isinstance(frame, bytes) or frame.contiguous for frame in sendable):
             msg = "a buffer that is not contiguous cannot be sent"
             raise BufferError(msg)
-        self._outgoing.append((sock, sendable))
-        self._ring()
+        self.call(partial(self.attempt, partial(sock.send_multipart, sendable, copy=False)))
 
     def check(self) -> None:
         """Raise `DistributedError` if the thread is broken."""
@@ -213,9 +210,6 @@ class SocketThread:
                 is_open = self._inner.recv() != b"close"
                 while self._tasks:
                     self._tasks.popleft()()
-                while self._outgoing:
-                    target, frames = self._outgoing.popleft()
-                    self.attempt(partial(target.send_multipart, frames, copy=False))
             elif isinstance(sock, int):
                 self.attempt(self._streams[sock][1])
             else:

@@ -190,6 +190,7 @@ class WidgetRelay:
         self._send = send
         self._tell = tell
         self._kernel = notebook_kernel()
+        self.is_live = self._kernel is not None
         self._lock = threading.Lock()
         self._comms: dict[str, RankComm] = {}
         self._busy: set[RankComm] = set()  # with a message that the rank has not handled
@@ -197,16 +198,7 @@ class WidgetRelay:
         self._requests: dict[int, tuple[RankComm, _Request]] = {}
         self._prefix = f"{CALLBACK}{uuid.uuid4().hex[:8]}-"
         self._numbers = itertools.count(1)
-        self._newest = 0
-
-    @property
-    def is_live(self) -> bool:
-        return self._kernel is not None
-
-    @property
-    def newest(self) -> int:
-        """Number of the last message to a rank, for `on_passed`."""
-        return self._newest
+        self.newest = 0  # number of the last message to a rank, for `on_passed`
 
     def _message_id(self, comm: RankComm) -> str:
         return f"{self._prefix}{comm.sent}#{comm.rank}"
@@ -321,7 +313,7 @@ class WidgetRelay:
     def _take_next(self, comm: RankComm) -> tuple[RankComm, str, _Request]:
         """Take the next waiting message to be with the rank."""
         request = comm.waiting.popleft()
-        comm.sent = self._newest = next(self._numbers)
+        comm.sent = self.newest = next(self._numbers)
         self._busy.add(comm)
         self._requests[comm.sent] = comm, request
         if len(self._requests) > KEPT_REQUESTS:

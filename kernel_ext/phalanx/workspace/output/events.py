@@ -9,9 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.protocol import InterruptCaught, LineNeed, LineNotNeeded, Notice, RankLost, StopReport
+from phalanx.protocol import (
+    CellEnded,
+    InterruptCaught,
+    LineNeed,
+    LineNotNeeded,
+    Notice,
+    RankLost,
+    StopReport,
+)
 
-from .text import StreamName
+from .lines import StreamName
 
 WIDGET = "application/vnd.jupyter.widget-view+json"  # a view of a widget
 # Formats that a browser shows in an <img>, the best first.
@@ -26,18 +34,6 @@ IMAGE_KINDS = (
 )
 
 CellNews = StopReport | InterruptCaught | LineNeed | LineNotNeeded
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The error that ended a rank's part of a cell.
-
-    ``traceback`` is IPython's, line by line.
-    """
-
-    ename: str
-    evalue: str
-    traceback: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -107,11 +103,11 @@ class RankNotice:
 class Ended:
     """A rank's part of the cell has ended.
 
-    All its output has come, except for ``n_missing`` pieces.
+    ``failure`` has the error, None for none. All its output has come, except for ``n_missing`` pieces.
     """
 
     rank: int
-    failure: Failure | None
+    failure: CellEnded | None
     n_missing: int = 0
 
 

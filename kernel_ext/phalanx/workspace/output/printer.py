@@ -23,8 +23,8 @@ from itertools import groupby
 from typing import Literal
 
 from .events import Clear, Display, Event, Text, is_image
-from .text import LINE_LIMIT, LineAssembler, StreamName
-from .view import View
+from .front_end import View
+from .lines import LINE_LIMIT, LineAssembler, StreamName
 
 _NUMBER = re.compile(r"\d+")
 WINDOW_S = 0.1  # a line waits this long for the same line from other ranks

@@ -128,8 +128,8 @@ def test_copies_of_a_request_are_dropped(ws, monkeypatch):
     ws.run("n_runs = 0")
 
     def thrice(execute):
-        def execute_thrice(cell, rank, work):
-            execute(cell, rank, work)
+        def execute_thrice(cell, rank):
+            execute(cell, rank)
             for _ in range(2):
                 send_again(ws, cell, rank)
 

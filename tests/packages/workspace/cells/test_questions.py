@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.workspace.cells.prompting import InputRequests, WrongAddress
-from phalanx.workspace.output.view import OtherPrompt, Question
+from phalanx.workspace.output.front_end import OtherPrompt, Question
 
 
 def need(prompt="who? ", index=0, *, password=False, is_command=False):

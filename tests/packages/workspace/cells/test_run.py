@@ -9,6 +9,8 @@ import signal
 import weakref
 
 from phalanx.protocol import (
+    CellEnded,
+    StacksAre,
     Step,
     StopReport,
 )
@@ -18,7 +20,6 @@ from phalanx.workspace.cells.cell import Cell
 from phalanx.workspace.output.events import (
     Clear,
     Ended,
-    Failure,
     RankNotice,
     StopRequest,
     Text,
@@ -73,20 +74,20 @@ class FakeRanks:
 
     def end(self, ranks):
         for rank in ranks:
-            self.cell.events.put(Ended(rank, Failure("KeyboardInterrupt", "", ())))
+            self.cell.events.put(
+                Ended(rank, CellEnded("cell", ok=False, ename="KeyboardInterrupt"))
+            )
 
-    def see(self, ranks, is_twice, take):
-        take({})
-
-    def see_cells(self, take):
-        """Never answers."""
+    def ask_later(self, question, kind, take):
+        if kind is StacksAre:  # it never says how cells stand
+            take(StacksAre({}))
 
     def resend(self, cell, rank, *, is_stopped):
         raise NotImplementedError
 
 
-def run_cell(cell, view, ranks, **options):
-    return loop.run_cell(cell, view, ranks, ranks.resend, **options)
+def run_cell(cell, view, ranks, timeout_s=None, **options):
+    return loop.CellLoop(cell, view, ranks, ranks.resend, **options).run(timeout_s)
 
 
 def start(ranks=2, *events):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from phalanx.protocol import format_ranks
 from phalanx.workspace import parse_ranks
+from phalanx.workspace.output.lines import LINE_LIMIT, LineAssembler
 from phalanx.workspace.output.notices import chosen_ranks
-from phalanx.workspace.output.text import LINE_LIMIT, LineAssembler
 
 TEXT = st.text(st.sampled_from("ab\n"), max_size=40)
 

@@ -173,10 +173,10 @@ def test_a_cell_that_cannot_be_sent_is_refused_and_the_next_one_runs(ws):
 @pytest.mark.parametrize("n_sent", [0, 1])
 def test_a_cell_that_fails_on_its_way_out_is_taken_back(ws, monkeypatch, n_sent):
     def fail_at(execute):
-        def fail(cell, rank, code, **options):
+        def fail(cell, rank):
             if rank == n_sent:
                 raise MemoryError
-            execute(cell, rank, code, **options)
+            execute(cell, rank)
 
         return fail
 

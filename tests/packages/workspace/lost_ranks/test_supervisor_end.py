@@ -131,7 +131,9 @@ def test_a_buffer_with_gaps_is_refused_where_it_is_sent(pair):
 
 def test_a_message_that_cannot_be_sent_does_not_end_the_thread(pair):
     thread, sock, _, other = pair
-    thread._outgoing.append((sock, [object()]))
+    with zmq.Context() as context, context.socket(zmq.PAIR) as closed:
+        pass
+    thread.send(closed, [b"lost"])
     thread.send(sock, [b"well"])
     assert other.recv() == b"well"
 

@@ -263,12 +263,13 @@ def test_a_rank_that_dies_is_named(breakable):
 
 def test_turns():
     turns = ExecutionSlot()
-    assert turns.wait(0)
     with turns.take(RunningCell("a", (0, 1), code="\n  x = 1  \ny")):
         assert turns.is_taken
-        assert not turns.wait(0)
-        with pytest.raises(CellRuns, match=r"^a cell runs already on ranks 0-1: `x = 1`; wait"):
-            turns.check()
-    turns.check()
+        with (
+            pytest.raises(CellRuns, match=r"^a cell runs already on ranks 0-1: `x = 1`; wait"),
+            turns.take(RunningCell("b", (0,))),
+        ):
+            pass
+    assert not turns.is_taken
     assert turns.turn is None
     assert "`" + "y" * 59 + "…`" in RunningCell("b", (0,), code="y" * 80).text

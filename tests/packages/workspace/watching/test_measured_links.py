@@ -4,14 +4,11 @@ A measurement is stopped in widgets/live/test_live_links.py.
 """
 
 from __future__ import annotations
-
-import re
-
-import pytest
+from phalanx.workspace import Workspace
 from support.inside import kept_progress
 from support.programs.restarting import values
-
-from phalanx.workspace import Workspace
+import pytest
+import re
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Protocol
 from phalanx.protocol import WorldTopology, format_ranks, name_ranks
 
 from .events import Clear, Display
-from .text import StreamName
+from .lines import StreamName
 
 FIRST_S = 1.0  # shorter cells show no status line and query nothing
 INTERVAL_S = 0.5

@@ -1,6 +1,6 @@
 """Call functions on ranks, as ipyparallel does.
 
-This module packs the calls and joins the results; `CellRunner` runs them.
+A `CallPlan` packs a call and joins its results; `CellRunner` runs it.
 """
 
 from __future__ import annotations
@@ -9,23 +9,22 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from phalanx.protocol import name_ranks
 from phalanx.rank import bind, fetch, load_value, map_block, pack_call, pack_values
 
+from .cells.cell import Pack, Packed
 from .connection.transport import ctrl_c, say_error
 from .lifecycle import Lifecycle
 from .options import checked_name
 from .output.events import Event, StopRequest
-from .output.notices import Ranks, chosen_ranks, is_one_rank
-from .output.view import View
+from .output.front_end import View
 
 _PACKING = ("phalanx.", "cloudpickle")  # modules with frames that hold a value while it is packed
 
 
 Value = TypeVar("Value")
-Packed = dict[int, list[Any]]
 
 
 class PendingCall(Generic[Value]):
@@ -102,117 +101,91 @@ class PendingCall(Generic[Value]):
         return f"<{type(self).__name__}: {'over' if self.done() else 'not over yet'}>"
 
 
-class RemoteCalls:
-    """Calls of functions on the ranks of one workspace.
+class CallPlan(NamedTuple):
+    """A call of ranks, not made yet.
 
-    The public documentation of each method is `Workspace`'s.
+    ``name`` is shown to users, ``pack`` makes the requests, ``finish`` joins the values.
     """
 
-    def __init__(self, life: Lifecycle, size: int, make_view: Callable[[], View]) -> None:
-        self._life = life
-        self._size = size
-        self._make_view = make_view
+    name: str
+    pack: Pack
+    finish: Callable[[list[Any]], Any]
 
-    def apply(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        named: dict[str, Any],
-        ranks: Ranks | None,
-        *,
-        block: bool,
-    ) -> Any:
-        packed = _pack(_name_of(function), function, args, named)
 
-        def finish(values: list[Any]) -> Any:
-            return values[0] if is_one_rank(ranks) else values
+def plan_apply(
+    function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], *, is_one: bool
+) -> CallPlan:
+    """Plan `Workspace.apply`; ``is_one``: return the value of a single rank alone."""
+    name = _name_of(function)
+    packed = _pack(name, function, args, named)
 
-        return self._call(
-            _name_of(function),
-            ranks,
-            lambda here: dict.fromkeys(here, packed),
-            finish,
-            block=block,
-        )
+    def finish(values: list[Any]) -> Any:
+        return values[0] if is_one else values
 
-    def map(
-        self,
-        function: Callable[..., Any],
-        sequences: Iterable[Iterable[Any]],
-        ranks: Ranks | None,
-        *,
-        block: bool,
-    ) -> Any:
-        _check_callable(function)
-        items = [_sized(sequence) for sequence in sequences]
-        lengths = {len(sequence) for sequence in items}
-        if len(lengths) > 1:
-            msg = f"the sequences have different lengths: {', '.join(str(len(i)) for i in items)}"
-            raise ValueError(msg)
-        if not lengths:
-            msg = "map takes a function and what to call it with, like map(f, [1, 2, 3])"
-            raise TypeError(msg)
+    return CallPlan(name, lambda here: dict.fromkeys(here, packed), finish)
 
-        def pack(here: tuple[int, ...]) -> Packed:
-            blocks = zip(*(_blocks(sequence, len(here)) for sequence in items), strict=True)
-            return {
-                rank: _pack(_name_of(function), map_block, (function, *own))
-                for rank, own in zip(here, blocks, strict=True)
-            }
 
-        def finish(values: list[list[Any]]) -> list[Any]:
-            return [value for block in values for value in block]
+def plan_map(function: Callable[..., Any], sequences: Iterable[Iterable[Any]]) -> CallPlan:
+    """Plan `Workspace.map`."""
+    _check_callable(function)
+    name, items = _name_of(function), [_sized(sequence) for sequence in sequences]
+    lengths = {len(sequence) for sequence in items}
+    if len(lengths) > 1:
+        msg = f"the sequences have different lengths: {', '.join(str(len(i)) for i in items)}"
+        raise ValueError(msg)
+    if not lengths:
+        msg = "map takes a function and what to call it with, like map(f, [1, 2, 3])"
+        raise TypeError(msg)
 
-        return self._call(_name_of(function), ranks, pack, finish, block=block)
+    def pack(here: tuple[int, ...]) -> Packed:
+        blocks = zip(*(_blocks(sequence, len(here)) for sequence in items), strict=True)
+        return {
+            rank: _pack(name, map_block, (function, *own))
+            for rank, own in zip(here, blocks, strict=True)
+        }
 
-    def scatter(self, name: str, values: Iterable[Any], ranks: Ranks | None, *, block: bool) -> Any:
-        name, items = checked_name(name), _sized(values)
+    return CallPlan(name, pack, lambda values: [value for block in values for value in block])
 
-        def pack(here: tuple[int, ...]) -> Packed:
-            blocks = _blocks(items, len(here))
-            return {
-                rank: _pack(name, bind, (name, own)) for rank, own in zip(here, blocks, strict=True)
-            }
 
-        return self._call("scatter", ranks, pack, lambda values: None, block=block)
+def plan_scatter(name: str, values: Iterable[Any]) -> CallPlan:
+    """Plan `Workspace.scatter`."""
+    name, items = checked_name(name), _sized(values)
 
-    def gather(self, name: str, ranks: Ranks | None, *, block: bool) -> Any:
-        packed = _pack(name, fetch, (checked_name(name),))
-        return self._call(
-            "gather", ranks, lambda here: dict.fromkeys(here, packed), _joined, block=block
-        )
+    def pack(here: tuple[int, ...]) -> Packed:
+        blocks = _blocks(items, len(here))
+        return {
+            rank: _pack(name, bind, (name, own)) for rank, own in zip(here, blocks, strict=True)
+        }
 
-    def _call(
-        self,
-        function: str,
-        ranks: Ranks | None,
-        pack: Callable[[tuple[int, ...]], Packed],
-        finish: Callable[[list[Any]], Value],
-        *,
-        block: bool,
-    ) -> Any:
-        """Make a call, here or (``block=False``) on a new thread.
+    return CallPlan("scatter", pack, lambda values: None)
 
-        ``function`` is the name that users see while the call runs.
-        """
-        runner, chosen = self._life.up(), chosen_ranks(ranks, self._size)
-        check = self._life.check_running
-        view = self._make_view() if block else View()
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
-        def run() -> Packed:
-            return runner.apply(turn, chosen, pack, view, events=events, check=check)
+def plan_gather(name: str) -> CallPlan:
+    """Plan `Workspace.gather`."""
+    packed = _pack(name, fetch, (checked_name(name),))
+    return CallPlan("gather", lambda here: dict.fromkeys(here, packed), _joined)
 
-        with ctrl_c(lambda: events.put(StopRequest())):
-            turn = runner.line_up(chosen, "a call", function)
-            try:
-                if not block:
-                    return PendingCall(lambda: finish(_loaded(run())), events)
-                values = run()
-            except BaseException:
-                runner.slot.leave_line(turn)
-                raise
-        return finish(_loaded(values))
+
+def make_call(
+    plan: CallPlan, life: Lifecycle, ranks: tuple[int, ...] | None, view: View, *, block: bool
+) -> Any:
+    """Make a call, here or (``block=False``) on a new thread."""
+    runner = life.up()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def run() -> Packed:
+        return runner.apply(turn, plan.pack, view, events=events, check=life.check_running)
+
+    with ctrl_c(lambda: events.put(StopRequest())):
+        turn = runner.line_up(ranks, plan.name)
+        try:
+            if not block:
+                return PendingCall(lambda: plan.finish(_loaded(run())), events)
+            values = run()
+        except BaseException:
+            runner.slot.leave_line(turn)
+            raise
+    return plan.finish(_loaded(values))
 
 
 def _check_callable(function: object) -> None:
