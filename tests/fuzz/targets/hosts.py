@@ -102,7 +102,7 @@ class _Door(Door):
 def _names_others(message: Any) -> bool:
     if isinstance(message, HostReport):
         return any(report.rank != _THERE for report in message.ranks)
-    return isinstance(message, _OF_RANKS) and message.rank != _THERE
+    return isinstance(message, _OF_RANKS) and getattr(message, "rank", _THERE) != _THERE
 
 
 def _own(supply: Supply) -> bytes:

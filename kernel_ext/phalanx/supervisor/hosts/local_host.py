@@ -34,7 +34,6 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import (
     AbortEpoch,
-    CloseInput,
     CommandInput,
     EndRank,
     FromHost,
@@ -176,7 +175,7 @@ class LocalHost:
                 (child.process.signal_child if is_alone else child.process.signal_all)(number)
             case EndRank() if child := self._ranks[message.rank].child:
                 child.ask_to_end()
-            case RunCommand() | CommandInput() | CloseInput() | OutputDone():
+            case RunCommand() | CommandInput() | OutputDone():
                 if self._commands is None:
                     self._commands = HostCommands(self, self._say, self._cwd)
                 self._commands.take(message)

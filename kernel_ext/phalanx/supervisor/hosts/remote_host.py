@@ -21,7 +21,6 @@ from phalanx.protocol.host import (
     ANSWER_TO,
     AskHost,
     CommandOutput,
-    FromCommand,
     FromHost,
     FromRankEnvelope,
     GetTraces,
@@ -81,9 +80,8 @@ def named_in(message: FromHost) -> Sequence[int]:
     """Return the ranks that a host's message is about."""
     if isinstance(message, HostReport):
         return [its.rank for its in message.ranks]
-    if isinstance(message, FromRankEnvelope | RankGone | RankFrozen | FromCommand):
-        return [message.rank]
-    return ()
+    rank = getattr(message, "rank", None)
+    return () if rank is None else (rank,)
 
 
 class RemoteHost:

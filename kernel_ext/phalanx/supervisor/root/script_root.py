@@ -275,7 +275,7 @@ class ScriptRoot(Root):
         If the rank failed, start it again, or end the other ranks too (unless ``keep_going``).
         """
         status = self._host.statuses[rank] or 0
-        self.commands.ended(rank)
+        self.commands.answered(rank)
         self._launcher.on_rank_ended(rank, reason)
         if self._may_restart(rank, status):
             self._restart(rank, reason)
