@@ -12,7 +12,7 @@ from support.ranks.loops import run_jumping
 from phalanx.protocol import Activity, CellEnded, GroupProgress
 from phalanx.protocol.host import HostSamples
 from phalanx.supervisor.hosts.samples import SampleReader
-from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
+from phalanx.supervisor.root.samplers import INTERVAL_S, Samplers
 from phalanx.supervisor.world.cells import KEPT_NS, CellHistory
 from phalanx.supervisor.world.ranks import RankDirectory
 from phalanx.supervisor.world.state import WorldState

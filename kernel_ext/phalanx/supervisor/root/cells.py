@@ -26,7 +26,7 @@ from phalanx.protocol.host import WatchRanks
 from ..hosts.host_set import HostSet
 from ..world.membership import MembershipCoordinator
 from ..world.state import WorldState
-from .observers import RankInspector, StallWatcher
+from .inspector import RankInspector
 from .replacement import Restarts
 
 RESTART_WAIT_S = 5.0  # how long a cell waits for replacements; clients wait longer for permission
@@ -100,14 +100,12 @@ class CellScheduler:
         membership: MembershipCoordinator,
         restarts: Restarts,
         inspector: RankInspector,
-        watch: StallWatcher,
     ) -> None:
         self._world = world
         self._host = host
         self._membership = membership
         self._restarts = restarts
         self._inspector = inspector
-        self._watch = watch
         self.entry = WorldEntry(world, host, membership)
         self._has_ended = asyncio.Event()  # a rank has become free
         self._announced: set[str] = set()  # cells that wait for permission to begin
@@ -166,13 +164,11 @@ class CellScheduler:
         for rank in set(message.ranks).intersection(range(self._world.size)):
             self._world.end_cell(rank, never)
         self.ended()
-        self._watch.look()
 
     def end(self, rank: int, message: CellEnded) -> None:
         self._world.end_cell(rank, message)
         self.ended()
         self._membership.look()
-        self._watch.look()
 
     def entered(self, rank: int, message: Entered) -> None:
         """Record that a rank has entered the epoch, or why not."""

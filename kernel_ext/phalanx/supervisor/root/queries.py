@@ -28,7 +28,7 @@ from phalanx.protocol import (
 
 from ..hosts.host_set import HostSet
 from ..world.state import WorldState
-from .observers import RankInspector
+from .inspector import RankInspector
 from .replacement import ReplacementBacklog
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from ..hosts.host_set import HostSet
 from ..world.membership import MembershipCoordinator
 from ..world.ranks import RESTARTED
 from ..world.state import WorldState
-from .observers import BETWEEN_CELLS, RankInspector
+from .inspector import BETWEEN_CELLS, RankInspector
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
 START_S = 60.0  # the same limit as for the first ranks of a workspace

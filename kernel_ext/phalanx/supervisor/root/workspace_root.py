@@ -60,10 +60,10 @@ from ..world.ranks import RankDirectory
 from ..world.state import WorldState
 from .cells import CellScheduler
 from .clients import Client, Clients
-from .observers import Samplers
 from .queries import Query, QueryService
 from .replacement import RankEnding, ReplacementBacklog, Restarts
 from .root import Root
+from .samplers import Samplers
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,6 @@ class WorkspaceRoot(Root):
             self._membership,
             self._restarts,
             self._inspector,
-            self._stalls,
         )
         self._samplers = Samplers(world, self._host, self._clients.answer)
 
@@ -246,6 +245,7 @@ class WorkspaceRoot(Root):
             pass
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
+            self._look_for_stalls()
         elif isinstance(message, OrderRanks) and self._is_booted:
             if isinstance(message.order, TypeLine):
                 self._world.cells.type_line(message.order)
@@ -293,7 +293,7 @@ class WorkspaceRoot(Root):
             answer = await self._queries.answer(question)
         self._clients.answer(client, RootAnswered(number, answer))
         if isinstance(question, BeginCell):
-            self._stalls.look()
+            self._look_for_stalls()
 
     def _on_owner_gone(self) -> None:
         self._queries.mark()
@@ -320,6 +320,7 @@ class WorkspaceRoot(Root):
             self._world.cells.begun[rank] = message.cell
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
+            self._look_for_stalls()
             self.tell(PartEnded(rank, message))
         elif isinstance(message, Entered):
             self._cells.entered(rank, message)
@@ -330,7 +331,7 @@ class WorkspaceRoot(Root):
         else:
             self._membership.answer(rank, message)
             if self._world.asking:
-                self._stalls.look()
+                self._look_for_stalls()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         if self._clients.is_stopping:
