@@ -49,7 +49,7 @@ class WorldEntry:
         self._number = 0
         self._failed: dict[int, tuple[str, str]] = {}
         self._changed = asyncio.Event()
-        world.ranks.subscribe(lost=self._on_lost)
+        world.subscribe(self._on_lost)
 
     async def run(self) -> dict[int, tuple[str, str]]:
         """Order the ranks to enter; return the errors by rank."""
@@ -109,7 +109,7 @@ class CellScheduler:
         self.entry = WorldEntry(world, host, membership)
         self._has_ended = asyncio.Event()  # a rank has become free
         self._announced: set[str] = set()  # cells that wait for permission to begin
-        world.ranks.subscribe(lost=lambda _rank: self.ended())
+        world.subscribe(lambda _rank: self.ended())
 
     def announce(self, cell: str) -> None:
         self._announced.add(cell)

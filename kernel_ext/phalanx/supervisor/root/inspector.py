@@ -78,5 +78,5 @@ class RankInspector:
             doing = "waiting for input"
         if place.text:
             return RankStack(doing, place.text, place.frames)
-        is_idle = self._world.has_cells and self._world.state(rank) == "idle"
+        is_idle = self._world.has_cells and self._world.state(rank) in {"idle", "starting"}
         return RankStack(doing, note=BETWEEN_CELLS if is_idle else "in no code of yours")

@@ -32,8 +32,7 @@ from phalanx.protocol.host import EndRank, GiveBack, SignalRank, Spawn
 
 from ..hosts.host_set import HostSet
 from ..world.membership import MembershipCoordinator
-from ..world.ranks import RESTARTED
-from ..world.state import WorldState
+from ..world.state import RESTARTED, WorldState
 from .inspector import BETWEEN_CELLS, RankInspector
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
@@ -298,20 +297,20 @@ class Restarts:
         return problem
 
     async def _replace(self, rank: int, its: _Replacement) -> str:
-        ranks = self._world.ranks
+        world = self._world
         if self._host.statuses[rank] is None and not await self._end(rank, its):
-            ranks.mark_not_replaced(rank, "does not end")
+            world.mark_not_replaced(rank, "does not end")
             pid = self._host.report(rank).pid
             return f"its process {pid} could not be ended within {KILL_S:g} s"
-        ranks.mark_replacing(rank)
+        world.mark_replacing(rank)
         problem = await self._start(rank, its)
         if not problem and self._host.statuses[rank] is not None:
             problem = "ended right after its start"
         if problem:
-            ranks.mark_not_replaced(rank, problem)
+            world.mark_not_replaced(rank, problem)
             return problem
-        loss, asked = ranks.loss(rank), its.request
-        self._world.revive(rank)
+        loss, asked = world.loss(rank), its.request
+        world.revive(rank)
         replaced = Replaced(
             rank,
             self._engines[rank],

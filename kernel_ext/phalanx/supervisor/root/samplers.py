@@ -157,7 +157,7 @@ class Samplers:
         detail = "" if its is not None else "its host sends no samples yet"
         return msgspec.structs.replace(
             its or RankSample(rank, 0, "starting", "", 0, 0, 0, 0),
-            state=world.state(rank) if world.ranks.is_ready(rank) else "starting",
+            state=world.state(rank),
             detail=world.dead.get(rank) or detail,
             entries=b"",
         )
