@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.distributed.bootstrap.stacks import is_cell_file
-from phalanx.supervisor.health.stacks import _OWN, Frame, Stack, place_of
+from phalanx.distributed.bootstrap.stack_listener import is_cell_file
+from phalanx.supervisor.health.stack_reader import _OWN, Frame, Stack, place_of
 
 SITE = "/venv/lib/python3.11/site-packages/"
 STDLIB = "/usr/lib/python3.11/"

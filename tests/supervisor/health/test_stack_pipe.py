@@ -13,14 +13,14 @@ import pytest
 from support.promise import PATIENCE_S, within
 from support.waiting import wait_until
 
-from phalanx.distributed.bootstrap.stacks import STACK_SIGNAL, STACKS_VARIABLE
+from phalanx.distributed.bootstrap.stack_listener import STACK_SIGNAL, STACKS_VARIABLE
 from phalanx.supervisor.health import stacks as stacks_module
-from phalanx.supervisor.health.stacks import MAX_NBYTES, StackPipe, parse_dump
+from phalanx.supervisor.health.stack_reader import MAX_NBYTES, StackPipe, parse_dump
 
 # Waits in C for a line of the standard input, with Python's lock.
 WAIT_IN_C = "ctypes.PyDLL(None).poll((ctypes.c_int * 2)(0, 1), 1, -1)"
 READY = "print('up', flush=True); import sys, time\n"
-ARMED = "from phalanx.distributed.bootstrap.stacks import show_stacks; show_stacks()\n" + READY
+ARMED = "from phalanx.distributed.bootstrap.stack_listener import show_stacks; show_stacks()\n" + READY
 
 
 @contextlib.contextmanager

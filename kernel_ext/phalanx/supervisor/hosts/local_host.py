@@ -21,7 +21,7 @@ import msgspec
 from phalanx import hosts
 from phalanx.adapters import MLX_LIBRARY_VARIABLE, mlx_library
 from phalanx.distributed.bootstrap.other_libraries import MASTER_VARIABLES, place_variables
-from phalanx.distributed.bootstrap.stacks import STACKS_VARIABLE
+from phalanx.distributed.bootstrap.stack_listener import STACKS_VARIABLE
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
@@ -56,7 +56,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.rank import RESTART_VARIABLES
 
-from ..health.stacks import StackPipe
+from ..health.stack_reader import StackPipe
 from ..processes.child import (
     OUT_OF_MEMORY,
     ChildInput,

@@ -10,7 +10,7 @@ import msgspec
 from phalanx.protocol import SHOWS_ERROR, RankStack
 
 from ..health.impossible_waits import Activities
-from ..health.stacks import parse_dump, place_of
+from ..health.stack_reader import parse_dump, place_of
 from ..hosts.host_set import HostSet
 from ..world.state import WorldState
 
