@@ -13,7 +13,7 @@ from phalanx.protocol import Activity, CellEnded, GroupProgress
 from phalanx.protocol.host import HostSamples
 from phalanx.supervisor.hosts.samples import SampleReader
 from phalanx.supervisor.root.samplers import INTERVAL_S, Samplers
-from phalanx.supervisor.world.cells import KEPT_NS, CellHistory
+from phalanx.supervisor.world.cell_history import KEPT_NS, CellHistory
 from phalanx.supervisor.world.state import WorldState
 
 

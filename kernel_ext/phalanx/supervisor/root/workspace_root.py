@@ -57,7 +57,7 @@ from ..engine.controller import Connection, ControllerProcess, file_for_rank
 from ..hosts.host_set import HostSet
 from ..runtime_dir import Claim
 from ..world.state import WorldState
-from .cells import CellScheduler
+from .cell_scheduler import CellScheduler
 from .clients import Client, Clients
 from .queries import Query, QueryService
 from .replacement import RankEnding, ReplacementBacklog, Restarts

@@ -21,7 +21,7 @@ from phalanx.protocol import (
     SplitFormed,
 )
 
-from .cells import CellHistory
+from .cell_history import CellHistory
 
 RESTARTED = "is being restarted"  # why a rank is dead during its restart
 Answer = tuple[int, Gathered | Refused]  # (rank, message)
