@@ -52,9 +52,9 @@ from phalanx.protocol.host import (
     StopHost,
     ToHostEnvelope,
 )
+from phalanx.supervisor.hosts import connection as connection_module
 from phalanx.supervisor.hosts import remote_host as remote_host_module
-from phalanx.supervisor.hosts import session as session_module
-from phalanx.supervisor.hosts.session import ReliableSession
+from phalanx.supervisor.hosts.connection import ReliableSession
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 __all__ = ["one"]
@@ -184,7 +184,7 @@ async def _launch(wanted: Any) -> Process:
 def one(data: bytes) -> None:
     """Run one input."""
     with (
-        mock.patch.object(session_module, "HostServer", _Door),
+        mock.patch.object(connection_module, "HostServer", _Door),
         mock.patch.object(remote_host_module, "launch_host", _launch),
     ):
         run_play(_play, data)

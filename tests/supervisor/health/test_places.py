@@ -23,7 +23,7 @@ KERNEL = (
     Frame(SITE + "ipyparallel/engine/kernel.py", 213, "do_execute"),
     Frame(_OWN + "rank/kernel.py", 131, "do_execute"),
     Frame(STDLIB + "asyncio/base_events.py", 607, "run_forever"),
-    Frame(_OWN + "supervisor/engine/main.py", 85, "<module>"),
+    Frame(_OWN + "supervisor/engine/rank_main.py", 85, "<module>"),
     Frame("<frozen runpy>", 198, "_run_module_as_main"),
 )
 SCRIPT = (Frame("/home/ada/train.py", 80, "<module>"),)

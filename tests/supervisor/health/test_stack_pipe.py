@@ -20,7 +20,9 @@ from phalanx.supervisor.health.stack_reader import MAX_NBYTES, StackPipe, parse_
 # Waits in C for a line of the standard input, with Python's lock.
 WAIT_IN_C = "ctypes.PyDLL(None).poll((ctypes.c_int * 2)(0, 1), 1, -1)"
 READY = "print('up', flush=True); import sys, time\n"
-ARMED = "from phalanx.distributed.bootstrap.stack_listener import show_stacks; show_stacks()\n" + READY
+ARMED = (
+    "from phalanx.distributed.bootstrap.stack_listener import show_stacks; show_stacks()\n" + READY
+)
 
 
 @contextlib.contextmanager

@@ -85,7 +85,7 @@ TOUCHED_S = 0.25
 # A rank's place under our names: rank and size in the world, then on its host.
 _PLACE_VARIABLES = ("PHALANX_RANK", "PHALANX_SIZE", "PHALANX_LOCAL_RANK", "PHALANX_LOCAL_SIZE")
 
-_ENGINE = (sys.executable, "-m", "phalanx.supervisor.engine.main")
+_ENGINE = (sys.executable, "-m", "phalanx.supervisor.engine.rank_main")
 
 
 class LocalHost:

@@ -56,8 +56,8 @@ from .addresses import PathDiagnosis
 from .samples import ClockOffset, in_root_time, is_sound
 
 if TYPE_CHECKING:
+    from .connection import HostServer
     from .host_set import HostSet
-    from .session import HostServer
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.2  # poll interval for silence, as exact as for one rank
