@@ -42,7 +42,7 @@ def cost(data: bytes) -> int:
 
 
 class InputLog:
-    """Input for a host's ranks, kept until the slowest reader has taken it.
+    """Keep a host's input until the slowest of its ranks has taken it.
 
     The fastest reader determines how much input is requested, so a rank that does not read does not
     delay the others. A rank that leaves more than ``max_behind`` bytes unread is given up
@@ -107,7 +107,7 @@ class InputLog:
         self._trim()
 
     def laggards(self) -> list[tuple[int, int]]:
-        """Return the ranks that are given up, each with its number of unread bytes."""
+        """Return the ranks to give up, with their unread bytes."""
         unread = {rank: self._n_bytes - place for rank, place in self._places.items()}
         return [(rank, nbytes) for rank, nbytes in unread.items() if nbytes > self._max_behind]
 

@@ -1,4 +1,4 @@
-"""Find out what ranks do and where they are in the user's code."""
+"""Find out what ranks do, and where their code is."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Root(ABC):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._stall_errors = LogOnceOnError("a look for operations that nobody can complete")
         self._slow_operations = SlowOperationDetector(options.slow_operation_s)
-        self._reported: frozenset[object] = frozenset()  # waits of the last deadlock told of
+        self._reported: frozenset[object] = frozenset()  # waits of the last reported deadlock
 
     async def run(self) -> None:
         """Start the ranks, and end them when the world is over."""

@@ -70,7 +70,7 @@ class Launcher(Protocol):
         """Allow this many more bytes of input."""
 
     def on_input_cut(self, rank: int, nbytes: int) -> None:
-        """Take the early end of a rank's input, of which it left ``nbytes`` unread."""
+        """Take the early end of a rank's input; ``nbytes`` were unread."""
 
     def on_rank_ended(self, rank: int, reason: str) -> None:
         """Take the end of a rank's process, after all its output.
