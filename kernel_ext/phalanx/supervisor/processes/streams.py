@@ -42,7 +42,7 @@ def cost(data: bytes) -> int:
 
 
 class InputLog:
-    """Keep a host's input until the slowest of its ranks has taken it.
+    """Keep a host's input until its slowest rank has taken it.
 
     The fastest reader determines how much input is requested, so a rank that does not read does not
     delay the others. A rank that leaves more than ``max_behind`` bytes unread is given up
