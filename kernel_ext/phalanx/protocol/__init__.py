@@ -10,5 +10,5 @@ from .channel import *
 from .client import *
 from .host_plan import *
 from .rank import *
+from .rank_stack import *
 from .records import *
-from .stacks import *

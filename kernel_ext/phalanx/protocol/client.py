@@ -22,8 +22,8 @@ from .rank import (
     TypedLine,
     WorldConfig,
 )
+from .rank_stack import RankStack
 from .records import HostClock, Samples, WatchSamples, WorldTopology
-from .stacks import RankStack
 
 GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
 

@@ -70,12 +70,6 @@ class CommandInput(Message, frozen=True):
     data: bytes
 
 
-class CloseInput(Message, frozen=True):
-    """Root: end this rank's input because the rank is too far behind."""
-
-    rank: Rank
-
-
 class OutputDone(Message, frozen=True):
     """Launcher to root to host: output of this cost was written out."""
 
@@ -106,21 +100,21 @@ class CommandOutput(Message, frozen=True):
     data: bytes
 
 
-class InputGiven(Message, frozen=True):
-    """Host: this rank has received ``nbytes`` more bytes of input."""
+class InputTaken(Message, frozen=True):
+    """Host: its fastest rank has received ``nbytes`` of the input."""
+
+    nbytes: Amount
+
+
+class InputCut(Message, frozen=True):
+    """Host: the input of this rank ends, as ``nbytes`` wait for it."""
 
     rank: Rank
     nbytes: Amount
 
 
-class InputOver(Message, frozen=True):
-    """Host: this rank takes no more input."""
-
-    rank: Rank
-
-
-ToCommand = RunCommand | CommandInput | CloseInput | OutputDone
-FromCommand = CommandRuns | CommandFails | CommandOutput | InputGiven | InputOver
+ToCommand = RunCommand | CommandInput | OutputDone
+FromCommand = CommandRuns | CommandFails | CommandOutput | InputTaken | InputCut
 
 
 class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from phalanx.distributed.mpi.wire import HEADER_NBYTES, Header, describe_mismatc
 from phalanx.errors import DistributedError
 from phalanx.protocol import OUTPUT_GAP, ChannelClosed, WorkspaceRecord
 from phalanx.supervisor import boot
-from phalanx.supervisor.health.stacks import looks_whole, parse_dump, place_of
+from phalanx.supervisor.health.stack_reader import looks_whole, parse_dump, place_of
 from phalanx.supervisor.hosts.local_rank import read_shown
 
 __all__ = ["one"]

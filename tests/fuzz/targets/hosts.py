@@ -53,9 +53,9 @@ from phalanx.protocol.host import (
     StopHost,
     ToHostEnvelope,
 )
+from phalanx.supervisor.hosts import connection as connection_module
 from phalanx.supervisor.hosts import remote_host as remote_host_module
-from phalanx.supervisor.hosts import session as session_module
-from phalanx.supervisor.hosts.session import ReliableSession
+from phalanx.supervisor.hosts.connection import ReliableSession
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 __all__ = ["one"]
@@ -103,7 +103,7 @@ class _Door(Door):
 def _names_others(message: Any) -> bool:
     if isinstance(message, HostReport):
         return any(report.rank != _THERE for report in message.ranks)
-    return isinstance(message, _OF_RANKS) and message.rank != _THERE
+    return isinstance(message, _OF_RANKS) and getattr(message, "rank", _THERE) != _THERE
 
 
 def _own(supply: Supply) -> bytes:
@@ -185,7 +185,7 @@ async def _launch(wanted: Any) -> Process:
 def one(data: bytes) -> None:
     """Run one input."""
     with (
-        mock.patch.object(session_module, "HostServer", _Door),
+        mock.patch.object(connection_module, "HostServer", _Door),
         mock.patch.object(remote_host_module, "launch_host", _launch),
     ):
         run_play(_play, data)

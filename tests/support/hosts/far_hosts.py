@@ -16,10 +16,10 @@ from support.waiting import wait_until_async
 import phalanx
 from phalanx.protocol import BootOptions, HostPlan, RemoteOptions, WorldConfig
 from phalanx.protocol.host import HostBoot, HostUp, Reconnect, Spawn, ToHostEnvelope
+from phalanx.supervisor.hosts import connection as connection_module
 from phalanx.supervisor.hosts import remote_host as remote_host_module
-from phalanx.supervisor.hosts import session as session_module
+from phalanx.supervisor.hosts.connection import HostServer, ReliableSession
 from phalanx.supervisor.hosts.host_set import HostSet
-from phalanx.supervisor.hosts.session import HostServer, ReliableSession
 
 __all__ = ["OPTIONS", "Door", "Events", "Process", "play", "until"]
 
@@ -175,7 +175,7 @@ def play(monkeypatch, scene):
         return processes[-1]
 
     monkeypatch.setattr(remote_host_module, "launch_host", launch)
-    monkeypatch.setattr(session_module, "HostServer", Door)
+    monkeypatch.setattr(connection_module, "HostServer", Door)
 
     async def main():
         events = Events()

@@ -18,7 +18,7 @@ from support.promise import PATIENCE_S
 __all__ = ["HeldLoop", "JumpingLoop", "run_held", "run_jumping"]
 
 T = TypeVar("T")
-_LOOP_S = 10.0  # twice the longest limit of what is tested on a `HeldLoop` (`session.JOIN_S`)
+_LOOP_S = 10.0  # twice the longest limit of what is tested on a `HeldLoop` (`connection.JOIN_S`)
 
 
 class _Jumping(selectors.DefaultSelector):

@@ -20,7 +20,7 @@ from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
 from tools import repeat
 
-from phalanx.supervisor.hosts.session import JOIN_S
+from phalanx.supervisor.hosts.connection import JOIN_S
 
 CONFTEST = (
     'pytest_plugins = ["support.runs.history", "support.runs.schedule", "support.runs.skips"]\n'

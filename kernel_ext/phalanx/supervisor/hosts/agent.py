@@ -66,9 +66,9 @@ from ..processes.system import (
 )
 from ..tasks import TaskSet
 from .addresses import PathDiagnosis, reach
+from .connection import RootConnection
 from .host_set import versions_here
 from .local_host import LocalHost
-from .session import RootConnection
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.05  # same as a root's poll of local ranks while a cell runs

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from phalanx.errors import DistributedError, say_refusal
 from phalanx.hosts import resolve
 from phalanx.protocol.host import (
-    CloseInput,
     CommandFails,
     CommandInput,
     CommandOutput,
     CommandRuns,
     FromCommand,
-    InputGiven,
-    InputOver,
+    InputCut,
+    InputTaken,
     RunCommand,
     ToCommand,
 )
@@ -37,8 +36,7 @@ class HostCommands:
         self._cwd = Path(cwd)
         self._say = say
         self._log = InputLog(host.ranks)
-        # by rank: number of input bytes reported to the root
-        self._reported = dict.fromkeys(host.ranks, 0)
+        self._n_taken = 0  # input bytes that the root knows to be taken
         self._inputs: dict[int, InputPipe] = {}
         self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
 
@@ -56,9 +54,11 @@ class HostCommands:
             self._log.append(message.data)
             for pipe in self._inputs.values():
                 pipe.feed()
-        elif isinstance(message, CloseInput):
-            if message.rank in self._inputs:
-                self._inputs[message.rank].close()
+            for rank, nbytes in self._log.laggards():
+                self._log.drop(rank)
+                if rank in self._inputs:
+                    self._inputs[rank].close()
+                self._say(InputCut(rank, nbytes))
         elif (message.rank, message.stream) in self._outputs:
             self._outputs[message.rank, message.stream].taken(message.cost)
 
@@ -79,7 +79,7 @@ class HostCommands:
                 is_checked=message.is_script_checked,
             )
         if is_again:
-            self._reported[rank] = self._log.rejoin(rank)
+            self._log.rejoin(rank)
         stdin = InputPipe(self._log, rank, self._tell_progress)
         stdout = ForwardedPipe(lambda data: self._say(CommandOutput(rank, "stdout", data)))
         stderr = ForwardedPipe(lambda data: self._say(CommandOutput(rank, "stderr", data)))
@@ -90,11 +90,6 @@ class HostCommands:
         )
 
     def _tell_progress(self) -> None:
-        for rank, reported in tuple(self._reported.items()):
-            place = self._log.place(rank)
-            if place is None:
-                del self._reported[rank]
-                self._say(InputOver(rank))
-            elif place > reported:
-                self._reported[rank] = place
-                self._say(InputGiven(rank, place - reported))
+        if self._log.n_taken > self._n_taken:
+            self._n_taken = self._log.n_taken
+            self._say(InputTaken(self._n_taken))

@@ -62,8 +62,8 @@ from .local_rank import LocalRank
 if TYPE_CHECKING:
     from ..launchers.slurm_job import SlurmJobs
     from ..root.root import Root
+    from .connection import HostServer
     from .remote_host import RemoteHost
-    from .session import HostServer
 
 
 _LIBRARIES = ("numpy", "torch", "mlx")  # of these, versions that differ are named
@@ -164,8 +164,8 @@ class HostSet:
 
     def _far(self, index: int) -> RemoteHost:
         # Import late: a world of one host does not pay for the import.
+        from .connection import HostServer
         from .remote_host import RemoteHost
-        from .session import HostServer
 
         if self._server is None:
             self._server = HostServer()

@@ -21,7 +21,7 @@ import msgspec
 from phalanx import hosts
 from phalanx.adapters import MLX_LIBRARY_VARIABLE, mlx_library
 from phalanx.distributed.bootstrap.other_libraries import MASTER_VARIABLES, place_variables
-from phalanx.distributed.bootstrap.stacks import STACKS_VARIABLE
+from phalanx.distributed.bootstrap.stack_listener import STACKS_VARIABLE
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
@@ -34,7 +34,6 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import (
     AbortEpoch,
-    CloseInput,
     CommandInput,
     EndRank,
     FromHost,
@@ -57,7 +56,7 @@ from phalanx.protocol.host import (
 )
 from phalanx.protocol.rank import RESTART_VARIABLES
 
-from ..health.stacks import StackPipe
+from ..health.stack_reader import StackPipe
 from ..processes.child import (
     OUT_OF_MEMORY,
     ChildInput,
@@ -86,7 +85,7 @@ TOUCHED_S = 0.25
 # A rank's place under our names: rank and size in the world, then on its host.
 _PLACE_VARIABLES = ("PHALANX_RANK", "PHALANX_SIZE", "PHALANX_LOCAL_RANK", "PHALANX_LOCAL_SIZE")
 
-_ENGINE = (sys.executable, "-m", "phalanx.supervisor.engine.main")
+_ENGINE = (sys.executable, "-m", "phalanx.supervisor.engine.rank_main")
 
 
 class LocalHost:
@@ -176,7 +175,7 @@ class LocalHost:
                 (child.process.signal_child if is_alone else child.process.signal_all)(number)
             case EndRank() if child := self._ranks[message.rank].child:
                 child.ask_to_end()
-            case RunCommand() | CommandInput() | CloseInput() | OutputDone():
+            case RunCommand() | CommandInput() | OutputDone():
                 if self._commands is None:
                     self._commands = HostCommands(self, self._say, self._cwd)
                 self._commands.take(message)

@@ -34,7 +34,7 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import FromHost, FromRankEnvelope, Looked
 
-from ..health.stacks import StackPipe
+from ..health.stack_reader import StackPipe
 from ..processes.child import ChildProcess
 from ..processes.system import is_stopped, rss_nbytes
 from .shared_memory import HostMemory

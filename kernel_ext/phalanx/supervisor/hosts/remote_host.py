@@ -21,9 +21,7 @@ from phalanx.protocol.host import (
     ANSWER_TO,
     AskHost,
     CommandOutput,
-    FromCommand,
     FromHost,
-    FromRankEnvelope,
     GetTraces,
     HostAnswer,
     HostAnswered,
@@ -35,7 +33,6 @@ from phalanx.protocol.host import (
     HostSamples,
     HostUp,
     OutputDone,
-    RankFrozen,
     RankGone,
     RankReport,
     Reconnect,
@@ -59,8 +56,8 @@ from .addresses import PathDiagnosis
 from .samples import ClockOffset, in_root_time, is_sound
 
 if TYPE_CHECKING:
+    from .connection import HostServer
     from .host_set import HostSet
-    from .session import HostServer
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.2  # poll interval for silence, as exact as for one rank
@@ -81,9 +78,8 @@ def named_in(message: FromHost) -> Sequence[int]:
     """Return the ranks that a host's message is about."""
     if isinstance(message, HostReport):
         return [its.rank for its in message.ranks]
-    if isinstance(message, FromRankEnvelope | RankGone | RankFrozen | FromCommand):
-        return [message.rank]
-    return ()
+    rank = getattr(message, "rank", None)
+    return () if rank is None else (rank,)
 
 
 class RemoteHost:

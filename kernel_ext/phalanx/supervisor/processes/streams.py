@@ -1,6 +1,6 @@
 """Forward a script's standard streams, with back-pressure both ways.
 
-`InputLog` keeps the input for all ranks of a host, and `InputPipe` writes it to one child.
+`InputLog` keeps the input for the ranks of a host, and `InputPipe` writes it to one child.
 `ForwardedPipe` reads one child's output. `OutputWindow` limits what the root keeps of a host's
 output.
 
@@ -23,7 +23,8 @@ WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer
 _MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too
 
 # Most input bytes kept for a rank that does not read while another does; all ranks share one copy.
-MAX_BEHIND = 64 << 20
+# No more than a window of them waits for the fastest rank, which may be on another host.
+MAX_BEHIND = (64 << 20) + WINDOW_COST
 
 READ_NBYTES = 1 << 16  # capacity of a pipe on Linux
 _GETPIPE_SZ = getattr(fcntl, "F_GETPIPE_SZ", None)  # in Python since 3.10, but not on every system
@@ -41,10 +42,10 @@ def cost(data: bytes) -> int:
 
 
 class InputLog:
-    """Input for all ranks, kept until the slowest reader has taken it.
+    """Keep a host's input until its slowest rank has taken it.
 
     The fastest reader determines how much input is requested, so a rank that does not read does not
-    delay the others. A rank more than ``max_behind`` bytes behind the fastest is given up
+    delay the others. A rank that leaves more than ``max_behind`` bytes unread is given up
     (`laggards`).
 
     Examples
@@ -83,13 +84,8 @@ class InputLog:
                 return memoryview(data)[max(0, place - start) :]
         return None
 
-    def place(self, rank: int) -> int | None:
-        return self._places.get(rank)
-
     def advance(self, rank: int, nbytes: int) -> None:
-        if rank not in self._places:
-            return
-        self._places[rank] = min(self._places[rank] + nbytes, self._n_bytes)
+        self._places[rank] += nbytes
         self.n_taken = max(self.n_taken, self._places[rank])
         self._trim()
 
@@ -101,26 +97,19 @@ class InputLog:
         if self._places.pop(rank, None) is not None:
             self._trim()
 
-    def rejoin(self, rank: int) -> int:
-        """Have a new process of a rank take part; return its place.
+    def rejoin(self, rank: int) -> None:
+        """Have a new process of a rank take part.
 
         It gets the input that no rank was given yet.
         """
         kept = self._pieces[0][0] if self._pieces else self._n_bytes
         self._places[rank] = max(self.n_taken, kept)
         self._trim()
-        return self._places[rank]
 
     def laggards(self) -> list[tuple[int, int]]:
-        """Return ranks too far behind the fastest, with the difference.
-
-        The difference is in bytes.
-        """
-        return [
-            (rank, self.n_taken - place)
-            for rank, place in self._places.items()
-            if self.n_taken - place > self._max_behind
-        ]
+        """Return the ranks to give up, with their unread bytes."""
+        unread = {rank: self._n_bytes - place for rank, place in self._places.items()}
+        return [(rank, nbytes) for rank, nbytes in unread.items() if nbytes > self._max_behind]
 
     def _trim(self) -> None:
         slowest = min(self._places.values(), default=self._n_bytes)

@@ -28,7 +28,7 @@ from phalanx.protocol import (
 
 from ..hosts.host_set import HostSet
 from ..world.state import WorldState
-from .observers import RankInspector
+from .inspector import RankInspector
 from .replacement import ReplacementBacklog
 
 log = logging.getLogger(__name__)
@@ -98,17 +98,17 @@ class QueryService:
             if question.rank not in self._host.ranks:
                 return Failed(f"there is no rank {question.rank}")
             return await self._host.read_output(question)
-        ranks = self._world.ranks
+        world = self._world
         return CellStatusReply(
-            self._world.cells.statuses(),
+            world.cells.statuses(),
             self._marks,
             tuple(
-                RankDeath(rank, self._host.layout.name_of(rank), reason, ranks.loss(rank).at_s)
-                for rank, reason in ranks.dead.items()
+                RankDeath(rank, self._host.layout.name_of(rank), reason, world.loss(rank).at_s)
+                for rank, reason in world.dead.items()
             ),
             self._backlog.returns,
             self._backlog.every_start,
-            dict(self._world.cells.begun),
+            dict(world.cells.begun),
         )
 
     def _topology(self) -> WorldTopology:
@@ -119,7 +119,7 @@ class QueryService:
                 rank=rank,
                 host=hosts[rank],
                 pid=host.report(rank).pid,
-                state=world.state(rank) if world.ranks.is_ready(rank) else "starting",
+                state=world.state(rank),
                 engine=self._engines[rank],
                 # The cause of death, or the current operation.
                 detail=world.dead.get(rank)

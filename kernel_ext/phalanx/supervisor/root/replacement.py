@@ -32,14 +32,14 @@ from phalanx.protocol.host import EndRank, GiveBack, SignalRank, Spawn
 
 from ..hosts.host_set import HostSet
 from ..world.membership import MembershipCoordinator
-from ..world.ranks import RESTARTED
-from ..world.state import WorldState
-from .observers import BETWEEN_CELLS, RankInspector
+from ..world.state import RESTARTED, WorldState
+from .inspector import BETWEEN_CELLS, RankInspector
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
 START_S = 60.0  # the same limit as for the first ranks of a workspace
 
 LOOK_S = 1.0  # of the grace: two looks at ranks in C code take 0.2 s and up to 0.6 s each
+AT_ONCE = RankStack(note="at the second stop")  # of a rank that `RankEnding.hurry` has killed
 
 
 class RankEnding:
@@ -49,23 +49,25 @@ class RankEnding:
         self._host = host
         self._inspector = inspector
         self._grace_s = grace_s
-        self._hurried: set[int] = set()
+        self._hurried: set[tuple[int, int]] = set()  # rank and process that `hurry` has killed
 
     def hurry(self, ranks: Collection[int]) -> None:
-        """Kill ranks that are being ended: a second request came."""
+        """Kill ranks that are being ended: a second request came.
+
+        It may come before `end` has begun.
+        """
         for rank in self._alive(ranks):
-            self._hurried.add(rank)
+            self._hurried.add((rank, self._host.report(rank).pid))
             self._host.take(SignalRank(rank, signal.SIGKILL))
 
     async def end(self, ranks: Collection[int]) -> dict[int, RankStack]:
         """Let ranks end; return those that were killed, with their places."""
-        self._hurried.difference_update(ranks)
-        ranks = self._alive(ranks)
-        for rank in ranks:
+        pids = {rank: self._host.report(rank).pid for rank in self._alive(ranks)}
+        for rank in pids:
             self._host.take(EndRank(rank))
         look_s = min(LOOK_S, self._grace_s / 2)
         found: dict[int, RankStack] = {}
-        if late := await self._host.wait_ended(ranks, self._grace_s - look_s):
+        if late := await self._host.wait_ended(pids, self._grace_s - look_s):
             seeing = asyncio.ensure_future(self._inspector.stacks(late, is_twice=True))
             try:
                 late = await self._host.wait_ended(late, look_s)
@@ -74,12 +76,12 @@ class RankEnding:
                 seeing.cancel()
         for rank in late:
             self._host.take(SignalRank(rank, signal.SIGKILL))
-        return {rank: _at_end(found.get(rank)) for rank in ranks if rank in {*late, *self._hurried}}
+        killed = {rank: _at_end(found.get(rank)) for rank in late}
+        return {**killed, **{r: AT_ONCE for r, pid in pids.items() if (r, pid) in self._hurried}}
 
     def say(self, killed: dict[int, RankStack]) -> str:
         """Name in one line the ranks that `end` has killed."""
-        at_once = self._hurried.intersection(killed)
-        if at_once:
+        if AT_ONCE in killed.values():
             return say_killed_at_once(killed)
         return say_killed(killed, self._grace_s) if killed else ""
 
@@ -89,7 +91,7 @@ class RankEnding:
 
 def _at_end(stack: RankStack | None) -> RankStack:
     """Return where a rank is that was asked to end."""
-    if stack is None:  # the second stop came before the look
+    if stack is None:  # the look takes longer than the grace
         return RankStack(note="at an unknown place")
     return RankStack(note="in atexit") if stack.summary == BETWEEN_CELLS else stack
 
@@ -295,20 +297,20 @@ class Restarts:
         return problem
 
     async def _replace(self, rank: int, its: _Replacement) -> str:
-        ranks = self._world.ranks
+        world = self._world
         if self._host.statuses[rank] is None and not await self._end(rank, its):
-            ranks.mark_not_replaced(rank, "does not end")
+            world.mark_not_replaced(rank, "does not end")
             pid = self._host.report(rank).pid
             return f"its process {pid} could not be ended within {KILL_S:g} s"
-        ranks.mark_replacing(rank)
+        world.mark_replacing(rank)
         problem = await self._start(rank, its)
         if not problem and self._host.statuses[rank] is not None:
             problem = "ended right after its start"
         if problem:
-            ranks.mark_not_replaced(rank, problem)
+            world.mark_not_replaced(rank, problem)
             return problem
-        loss, asked = ranks.loss(rank), its.request
-        self._world.revive(rank)
+        loss, asked = world.loss(rank), its.request
+        world.revive(rank)
         replaced = Replaced(
             rank,
             self._engines[rank],

@@ -10,21 +10,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
 from phalanx.distributed.control import AbortKind
-from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor
-from phalanx.protocol.host import FromCommand
+from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor, name_ranks
+from phalanx.protocol.host import FromCommand, WatchRanks
 
-from ..health.impossible_waits import ImpossibleWait
+from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
+from ..health.impossible_waits import ImpossibleWaitSearch
+from ..health.slow_operations import LongWait, SlowOperationDetector
 from ..hosts.host_set import HostSet
-from ..tasks import TaskSet
+from ..tasks import LogOnceOnError, TaskSet
 from ..world.membership import MembershipCoordinator
 from ..world.state import WorldState
-from .observers import RankInspector, StallWatcher, watch_deadlocks
+from .inspector import RankInspector, activities_of
+
+STALL_LOOK_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over
+
+DEADLOCK_LOOK_S = 0.25  # this, the following checks and SEND_S end a deadlock within 2 s
+LOOK_AGAIN_S = 0.06  # after a suspicious check: waiting ranks update their activity every 50 ms
+# On one machine a full socket buffer drains at once, or at the kernel's second probe (after 0.2 s
+# and another 0.4 s).
+SEND_S = 1.0
+
+SLOW_LOOK_S = 1.0  # one poll reads two cache lines per rank
+MAX_LOOKS = 32  # most missing ranks to inspect for one line of text
 
 
 class Root(ABC):
     """Run the ranks of one world until it ends.
 
-    `HostSet` calls the ``on_`` methods and `tell`.
+    `HostSet` calls the ``on_`` methods and `tell`. Waits that cannot end are found from the ranks'
+    activity pages: `_look_for_stalls` for ranks that have gone, `_watch_deadlocks` for ranks that
+    wait for each other. `_watch_slow_operations` only reports.
     """
 
     def __init__(self, options: BootOptions, world: WorldState) -> None:
@@ -35,16 +50,12 @@ class Root(ABC):
         self._world = world
         self._host = HostSet(options, self)
         self._membership = MembershipCoordinator(options, world, self._host)
-        self._stalls = StallWatcher(
-            world, self._host, self._running, self._gone, self._on_impossible_wait
-        )
-        self._inspector = RankInspector(
-            self._host,
-            world,
-            slow_operation_s=options.slow_operation_s,
-            cwd=options.cwd,
-            tell=lambda text: self.tell(Notice(text)),
-        )
+        self._inspector = RankInspector(self._host, world, options.cwd)
+        self._stalls = ImpossibleWaitSearch()
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stall_errors = LogOnceOnError("a look for operations that nobody can complete")
+        self._slow_operations = SlowOperationDetector(options.slow_operation_s)
+        self._reported: frozenset[object] = frozenset()  # waits of the last reported deadlock
 
     async def run(self) -> None:
         """Start the ranks, and end them when the world is over."""
@@ -52,17 +63,19 @@ class Root(ABC):
             await self._start()
             if not self._over.is_set():
                 self._tasks.spawn(self._host.watch_health(self._awaited))
-                self._tasks.spawn(self._inspector.watch(self._awaited))
+                self._tasks.spawn(self._watch_slow_operations())
                 self._tasks.spawn(self._watch_deadlocks())
                 await self._over.wait()
         finally:
             self._tasks.cancel()
-            self._stalls.stop()
+            self._stop_timer()
             await self._stop()
 
     def end(self) -> None:
         """End the world, because of a signal, a request or an error."""
         self._over.set()
+
+    # -- ranks that wait in vain or for long --------------------------------------------------
 
     def on_frozen(self, rank: int, reason: str) -> None:
         """Free the ranks that may wait for a frozen one.
@@ -73,19 +86,100 @@ class Root(ABC):
         if rank in awaited and len(awaited) > 1:
             self._membership.free_waiters(rank, reason)
 
-    async def _watch_deadlocks(self) -> None:
-        await watch_deadlocks(
-            self._world,
-            self._host,
-            self._boot.world.heartbeat_timeout_s,
-            self._running,
-            lambda found: self._membership.abort(AbortKind.MISMATCH, str(found)),
-        )
+    def _look_for_stalls(self) -> None:
+        """Free the ranks that wait for a rank that joins no operation.
 
-    def _on_impossible_wait(self, found: ImpossibleWait) -> None:
-        """Free the ranks that wait for a rank that joins no operation."""
-        reason = f"{self._world.absence_reason(found.missing)}; {found}"
-        self._membership.free_waiters(found.missing, reason)
+        Look now, and again while ranks run and ranks are gone.
+        """
+        self._stop_timer()
+        # A rank that waits in px.recover() joins no operation until all others wait there too.
+        asking = self._world.asking
+        running, gone = set(self._running()) - asking, set(self._gone()) | asking
+        if not running or not gone:
+            return
+        self._stall_timer = self._loop.call_later(STALL_LOOK_S, self._look_for_stalls)
+        self._host.take(WatchRanks(is_on=True))  # the activity of ranks on other hosts matters now
+        with self._stall_errors.look():
+            found = self._stalls.look(
+                activities_of(running | gone, self._world, self._host),
+                now_s=self._loop.time(),
+                running=running,
+                gone=gone,
+                ended=self._world.dead.keys(),
+            )
+            if found is not None:
+                reason = f"{self._world.absence_reason(found.missing)}; {found}"
+                self._membership.free_waiters(found.missing, reason)
+
+    def _stop_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    async def _watch_deadlocks(self) -> None:
+        """Abort the epoch once ranks wait for each other."""
+        errors = LogOnceOnError("a look for ranks that wait for each other")
+        while True:
+            await asyncio.sleep(DEADLOCK_LOOK_S)
+            with errors.look():
+                if sum(self._host.activity(rank).wait is not None for rank in self._running()) > 1:
+                    found = await self._find_certain_deadlock()
+                    if found is not None:
+                        self._membership.abort(AbortKind.MISMATCH, str(found))
+
+    async def _find_certain_deadlock(self) -> Deadlock | None:
+        """Look again and again while the ranks look deadlocked."""
+        send_s = SEND_S
+        if len(self._host.layout.names) > 1:
+            # So long a network between hosts may fail while a large message is in transit.
+            send_s = max(SEND_S, self._boot.world.heartbeat_timeout_s - SEND_S)
+        search = DeadlockSearch(send_s)
+        while running := set(self._running()) - self._world.asking:
+            seen = activities_of(self._world.alive, self._world, self._host)
+            found = search.look(seen, now_s=self._loop.time(), running=running)
+            if found is not None or not search.is_suspicious:
+                return found
+            await asyncio.sleep(LOOK_AGAIN_S)
+            if not await self._host.refresh():
+                break  # the data of another host may be out of date
+        return None
+
+    async def _watch_slow_operations(self) -> None:
+        """Report each operation that lasts ``slow_operation_s``."""
+        errors = LogOnceOnError("a look for long operations")
+        while True:
+            await asyncio.sleep(min(SLOW_LOOK_S, self._boot.slow_operation_s / 4))
+            with errors.look():
+                if ranks := self._awaited():
+                    await self._tell_of_waits(ranks)
+
+    async def _tell_of_waits(self, ranks: Collection[int]) -> None:
+        await self._host.refresh()  # the data of other hosts may be out of date
+        activities = activities_of(ranks, self._world, self._host)
+        waits = self._slow_operations.look(activities, now_s=self._loop.time())
+        for wait in waits:
+            self.tell(Notice(await self._say_wait(wait)))
+        if not waits:
+            return
+        found = find_deadlock(activities, running=ranks, with_threads=True)
+        if found is not None and found.acting and found.waits != self._reported:
+            self._reported = found.waits
+            others = f"{name_ranks(found.acting)} may go on in another thread"
+            self.tell(Notice(f"{found}; nothing is raised, as {others}"))
+
+    async def _say_wait(self, wait: LongWait) -> str:
+        verb, for_s = "has" if len(wait.waiting) == 1 else "have", self._boot.slow_operation_s
+        who = f"{name_ranks(wait.waiting)} {verb}"
+        if not wait.missing:
+            return f"{who} been in {wait.what} for {for_s:g} s; nobody is missing"
+        stacks = await self._inspector.stacks(wait.missing[:MAX_LOOKS])
+        parts: dict[str, list[int]] = {}
+        for rank in wait.missing:
+            words = [stacks[rank].summary] if rank in stacks else []
+            words += [wait.last[rank]] if rank in wait.last else []
+            parts.setdefault(", ".join(words), []).append(rank)
+        missing = "; ".join(f"{name_ranks(ranks)}, {words}" for words, ranks in parts.items())
+        return f"{who} waited {for_s:g} s in {wait.what}; missing: {missing}"
 
     @abstractmethod
     async def _start(self) -> None:

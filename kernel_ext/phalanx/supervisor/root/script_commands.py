@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from phalanx.protocol import BootOptions, BootProgress, Notice
 from phalanx.protocol.host import (
-    CloseInput,
     CommandInput,
     CommandOutput,
     CommandRuns,
     FromCommand,
-    InputGiven,
-    InputOver,
+    InputCut,
+    InputTaken,
     OutputDone,
     RunCommand,
 )
 from phalanx.protocol.os_text import os_bytes
 from phalanx.protocol.rank import RESTART_VARIABLES
 
-from ..processes.streams import WINDOW_COST, InputLog, cost
+from ..processes.streams import WINDOW_COST, cost
 
 if TYPE_CHECKING:
     from ..hosts.host_set import HostSet
@@ -71,10 +70,7 @@ class Launcher(Protocol):
         """Allow this many more bytes of input."""
 
     def on_input_cut(self, rank: int, nbytes: int) -> None:
-        """Take the early end of a rank's input.
-
-        The rank is ``nbytes`` behind the rank that reads fastest.
-        """
+        """Take the early end of a rank's input; ``nbytes`` were unread."""
 
     def on_rank_ended(self, rank: int, reason: str) -> None:
         """Take the end of a rank's process, after all its output.
@@ -110,8 +106,7 @@ class Commands:
         self._on_not_restarted = on_not_restarted
         self._said: dict[str, str] = {}  # variables for all ranks
         self._n_restarts: dict[int, int] = {}  # by rank
-        self._log = InputLog(hosts.ranks)
-        self._n_taken = 0
+        self._n_given = self._n_taken = 0  # bytes of input: given to the hosts, taken by a rank
         self._shown: dict[tuple[int, str], int] = {}  # cost of shown output that no host knows yet
         self._waited = set(hosts.ranks)  # ranks not known to run yet
         self._asked: set[int] = set()  # ranks without an answer to their start yet
@@ -133,12 +128,8 @@ class Commands:
         return sum(self._n_restarts.values())
 
     def restart(self, rank: int) -> None:
-        """Start the command of a rank again, after its process has ended.
-
-        The new process gets the input that no rank was given yet.
-        """
+        """Start the command of a rank again, after its process has ended."""
         self._n_restarts[rank] = self._n_restarts.get(rank, 0) + 1
-        self._log.rejoin(rank)
         self._start(rank)
 
     def _variables(self, rank: int) -> dict[str, str]:
@@ -165,12 +156,12 @@ class Commands:
         self._waited.discard(rank)
         if is_first and not self._waited and not self._failures:
             self._launcher.on_started([self._hosts.report(r).pid for r in self._hosts.ranks])
-        self._answered(rank)
+        self.answered(rank)
 
     def _fail(self, rank: int, text: str) -> None:
         self._hosts.statuses[rank] = 1  # no process runs
         if rank in self._n_restarts:
-            self._answered(rank)
+            self.answered(rank)
             self._on_not_restarted(rank, text)
             return
         host = self._hosts.layout.hosts[rank]
@@ -180,10 +171,13 @@ class Commands:
         self._failures.setdefault(host, f"{name}{text}")
         if is_first:
             self._on_failed()
-        self._answered(rank)
+        self.answered(rank)
 
-    def _answered(self, rank: int) -> None:
-        """Report all failed hosts together, after every host answered or was lost."""
+    def answered(self, rank: int) -> None:
+        """Record that a rank runs, could not be started, or has ended.
+
+        The failed hosts are reported together, after every host answered or was lost.
+        """
         self._asked.discard(rank)
         if self._failures and not self._asked and not self._has_reported:
             self._has_reported = True
@@ -197,17 +191,8 @@ class Commands:
 
         At most as many bytes as `Launcher.on_input_taken` has allowed.
         """
-        self._log.append(data)
+        self._n_given += len(data)
         self._hosts.take(CommandInput(data))
-
-    def _on_input_progress(self) -> None:
-        if self._log.n_taken > self._n_taken:
-            self._launcher.on_input_taken(self._log.n_taken - self._n_taken)
-            self._n_taken = self._log.n_taken
-        for rank, nbytes in self._log.laggards():
-            self._log.drop(rank)
-            self._hosts.take(CloseInput(rank))
-            self._launcher.on_input_cut(rank, nbytes)
 
     def output_shown(self, output: CommandOutput) -> None:
         """Let a rank print more: the launcher has shown this output."""
@@ -218,23 +203,18 @@ class Commands:
         else:
             self._hosts.take(OutputDone(*key, amount))
 
-    def ended(self, rank: int) -> None:
-        """Record that a rank has ended and takes no more input."""
-        self._log.drop(rank)
-        self._answered(rank)
-
     def hear(self, message: FromCommand) -> None:
         """Handle a host's message about a rank's command."""
-        rank = message.rank
         if isinstance(message, CommandOutput):
             self._launcher.on_output(message)
-        elif isinstance(message, InputGiven):
-            self._log.advance(rank, message.nbytes)
-            self._on_input_progress()
-        elif isinstance(message, InputOver):
-            self._log.drop(rank)
-            self._on_input_progress()
+        elif isinstance(message, InputTaken):  # of one host: a rank of another may be faster
+            taken = min(message.nbytes, self._n_given) - self._n_taken
+            if taken > 0:
+                self._n_taken += taken
+                self._launcher.on_input_taken(taken)
+        elif isinstance(message, InputCut):
+            self._launcher.on_input_cut(message.rank, message.nbytes)
         elif isinstance(message, CommandRuns):
-            self._runs(rank)
+            self._runs(message.rank)
         else:
-            self._fail(rank, message.text)
+            self._fail(message.rank, message.text)

@@ -267,7 +267,7 @@ class ScriptRoot(Root):
         if not self._membership.answer(rank, message):
             log.warning("rank %d sent a %s, which a script does not", rank, type(message).__name__)
         if self._world.asking:
-            self._stalls.look()
+            self._look_for_stalls()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Record the end of a rank and free the ranks that waited.
@@ -275,7 +275,7 @@ class ScriptRoot(Root):
         If the rank failed, start it again, or end the other ranks too (unless ``keep_going``).
         """
         status = self._host.statuses[rank] or 0
-        self.commands.ended(rank)
+        self.commands.answered(rank)
         self._launcher.on_rank_ended(rank, reason)
         if self._may_restart(rank, status):
             self._restart(rank, reason)
@@ -324,7 +324,7 @@ class ScriptRoot(Root):
             self._membership.send_all(self._world.lose(rank, "has ended (exit status 0)"))
             self._left.add(rank)
             if len(self._left) == 1:
-                self._stalls.look()
+                self._look_for_stalls()
         self._membership.look()  # this rank may have been the only one the others waited for
         if not self._attribution.running:
             attribution = self._attribution

@@ -56,14 +56,13 @@ from phalanx.protocol.host import FromCommand, Spawn
 from ..engine.controller import Connection, ControllerProcess, file_for_rank
 from ..hosts.host_set import HostSet
 from ..runtime_dir import Claim
-from ..world.ranks import RankDirectory
 from ..world.state import WorldState
-from .cells import CellScheduler
+from .cell_scheduler import CellScheduler
 from .clients import Client, Clients
-from .observers import Samplers
 from .queries import Query, QueryService
 from .replacement import RankEnding, ReplacementBacklog, Restarts
 from .root import Root
+from .samplers import Samplers
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +76,12 @@ class Engines:
     """
 
     def __init__(
-        self, ranks: RankDirectory, hosts: HostSet, *, on_lost: Callable[[str, str], None]
+        self, world: WorldState, hosts: HostSet, *, on_lost: Callable[[str, str], None]
     ) -> None:
-        self.names = [str(uuid.uuid4()) for _ in range(ranks.size)]
+        self.names = [str(uuid.uuid4()) for _ in range(world.size)]
         self._session = str(uuid.uuid4())
         self._hosts = hosts
-        self._ranks = ranks
+        self._world = world
         self._waiting: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._connection: Connection = {}
         self.controller = ControllerProcess(self._on_up, on_lost)
@@ -93,8 +92,8 @@ class Engines:
             self._waiting[rank] = request_id
             return
         file = file_for_rank(self._connection, self._hosts.root_address(rank))
-        is_new = self._ranks.is_replacement(rank)
-        answer = Registered(request_id, rank, self._ranks.size, self.names[rank], file, is_new)
+        is_new = self._world.is_replacement(rank)
+        answer = Registered(request_id, rank, self._world.size, self.names[rank], file, is_new)
         self._hosts.send(rank, answer)
 
     def booted(self, client: int) -> Booted:
@@ -121,7 +120,7 @@ class WorkspaceRoot(Root):
         self._stop_request: tuple[Client, int] | None = None
         self._cut_off = ""  # which ranks a stop has killed
         self._rank_ending = RankEnding(self._host, self._inspector, options.grace_s)
-        self._engines = Engines(world.ranks, self._host, on_lost=self._on_controller_lost)
+        self._engines = Engines(world, self._host, on_lost=self._on_controller_lost)
         self._clients = Clients(options, self._on_owner_gone, self._on_linger_over)
         self._backlog = ReplacementBacklog()
         self._restarts = Restarts(
@@ -147,7 +146,6 @@ class WorkspaceRoot(Root):
             self._membership,
             self._restarts,
             self._inspector,
-            self._stalls,
         )
         self._samplers = Samplers(world, self._host, self._clients.answer)
 
@@ -246,6 +244,7 @@ class WorkspaceRoot(Root):
             pass
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
+            self._look_for_stalls()
         elif isinstance(message, OrderRanks) and self._is_booted:
             if isinstance(message.order, TypeLine):
                 self._world.cells.type_line(message.order)
@@ -293,7 +292,7 @@ class WorkspaceRoot(Root):
             answer = await self._queries.answer(question)
         self._clients.answer(client, RootAnswered(number, answer))
         if isinstance(question, BeginCell):
-            self._stalls.look()
+            self._look_for_stalls()
 
     def _on_owner_gone(self) -> None:
         self._queries.mark()
@@ -302,7 +301,7 @@ class WorkspaceRoot(Root):
 
     @property
     def _is_booted(self) -> bool:
-        return self._world.ranks.are_ready
+        return self._world.are_ready
 
     def _booted(self) -> Booted:
         return self._engines.booted(self._clients.n_owners)
@@ -313,13 +312,14 @@ class WorkspaceRoot(Root):
         if isinstance(message, Register):
             self._engines.register(rank, message.id)
         elif isinstance(message, EngineReady):
-            self._world.ranks.mark_ready(rank)
+            self._world.mark_ready(rank)
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self.tell(self._booted())
         elif isinstance(message, CellBegan):
             self._world.cells.begun[rank] = message.cell
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
+            self._look_for_stalls()
             self.tell(PartEnded(rank, message))
         elif isinstance(message, Entered):
             self._cells.entered(rank, message)
@@ -330,7 +330,7 @@ class WorkspaceRoot(Root):
         else:
             self._membership.answer(rank, message)
             if self._world.asking:
-                self._stalls.look()
+                self._look_for_stalls()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         if self._clients.is_stopping:

@@ -47,7 +47,7 @@ class MembershipCoordinator:
         self._host = host
         self._key = secrets.token_bytes(32)
         self._foreign: dict[int, str] = {}  # ranks with another version -> the text for all ranks
-        world.ranks.subscribe(lost=self._on_lost)
+        world.subscribe(self._on_lost)
 
     def _on_lost(self, rank: int) -> None:
         self._foreign.pop(rank, None)  # its replacement may have our version

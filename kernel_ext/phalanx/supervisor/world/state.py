@@ -1,11 +1,12 @@
-"""Keep the state of a world: epochs, rendezvous, joins and losses.
+"""Keep the state of a world: who lives, epochs, rendezvous and joins.
 
 `WorldState` is pure: messages in, messages out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from phalanx.protocol import (
@@ -20,10 +21,18 @@ from phalanx.protocol import (
     SplitFormed,
 )
 
-from .cells import CellHistory
-from .ranks import RankDirectory
+from .cell_history import CellHistory
 
+RESTARTED = "is being restarted"  # why a rank is dead during its restart
 Answer = tuple[int, Gathered | Refused]  # (rank, message)
+
+
+@dataclass(frozen=True)
+class RankLoss:
+    """Death of a rank: its cause, and the time (`time.time`)."""
+
+    reason: str
+    at_s: float
 
 
 @dataclass
@@ -36,7 +45,9 @@ class _Round:
 
 
 class WorldState:
-    """Track membership, epochs and cells of ``size`` ranks.
+    """Track lives, membership, epochs and cells of ``size`` ranks.
+
+    ``dead`` has the lost ranks, also while they are replaced, each with the newest reason.
 
     An *epoch* ends when any operation in it is aborted. The next epoch begins when a cell is about
     to run and all ranks live, or when all ranks ask for it (`Recover`). A lost rank keeps its
@@ -59,8 +70,12 @@ class WorldState:
         self._may_shrink = may_shrink
         self._may_replace = may_replace
         self.epoch = 1
-        self.ranks = RankDirectory(size)
-        self.cells = CellHistory(self.ranks)  # the first that hears of a death
+        self.cells = CellHistory()
+        self.dead: dict[int, str] = {}
+        self._losses: dict[int, RankLoss] = {}  # of the dead ranks
+        self._on_lost: list[Callable[[int], None]] = []
+        self._ready: set[int] = set()  # ranks with a first process that has started
+        self._replaced: set[int] = set()
         self._is_aborted = False
         self._why: tuple[int, str] | None = None  # of the abort: culprit (or -1), cause
         self._rounds: dict[int, _Round] = {}
@@ -71,6 +86,78 @@ class WorldState:
         self._asked: set[int] = set()  # ranks that asked in this epoch, also withdrawn ones
         self._absentee = -1  # the rank for which the latest of them was refused
         self._welcomed: set[int] = set()  # ranks that were asked to enter this epoch
+
+    # -- lives --------------------------------------------------------------------------------
+
+    def subscribe(self, lost: Callable[[int], None]) -> None:
+        """Call ``lost(rank)`` after each death."""
+        self._on_lost.append(lost)
+
+    @property
+    def alive(self) -> set[int]:
+        return set(range(self.size)) - self.dead.keys()
+
+    @property
+    def lacking(self) -> dict[int, str]:
+        """Return the dead members of this epoch, with the causes."""
+        return {rank: why for rank, why in self.dead.items() if rank in self.members}
+
+    def loss(self, rank: int) -> RankLoss:
+        return self._losses[rank]
+
+    def mark_ready(self, rank: int) -> None:
+        self._ready.add(rank)
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether the first processes of all ranks have started."""
+        return len(self._ready) == self.size
+
+    def is_replacement(self, rank: int) -> bool:
+        """Whether the current process of this rank is not its first."""
+        return rank in self._replaced
+
+    def lose(
+        self, rank: int, reason: str, consequence: str = "", *, will_return: bool = False
+    ) -> list[Answer]:
+        """Record the death of a rank; refuse all ranks that wait.
+
+        ``consequence`` is added to the reason while the rank is dead. If the rank ``will_return``,
+        the ranks that wait for the next epoch go on waiting for it.
+        """
+        self._is_aborted = True
+        self._asking.pop(rank, None)
+        self._asked.discard(rank)
+        self._losses.setdefault(rank, RankLoss(reason, time.time()))
+        why = self.dead[rank] = f"{reason}; {consequence}" if consequence else reason
+        self.cells.lose(rank)
+        for tell in self._on_lost:
+            tell(rank)
+        if self._why is None:  # for ranks that come to this epoch when the rank has returned
+            self._why = rank, why
+        refused = self._refuse_all(rank, why)
+        if not will_return:
+            return refused + self.refuse_asking(())
+        self.mark_replacing(rank)
+        return refused
+
+    def mark_replacing(self, rank: int) -> None:
+        self._replaced.add(rank)
+        self._losses.setdefault(rank, RankLoss(RESTARTED, time.time()))
+        self.dead[rank] = RESTARTED
+
+    def mark_not_replaced(self, rank: int, reason: str) -> None:
+        self.dead[rank] = reason
+
+    def revive(self, rank: int) -> None:
+        """Record that a new process has this rank.
+
+        The new process joins with the next epoch.
+        """
+        self._living_on.discard(rank)
+        self._welcomed.discard(rank)
+        del self.dead[rank], self._losses[rank]
+        self.cells.revive(rank)
 
     # -- rendezvous ---------------------------------------------------------------------------
 
@@ -94,11 +181,6 @@ class WorldState:
         parts = tuple(this.shares[r] for r in self.members)
         return [(r, Gathered(this.requests[r], parts)) for r in self.members]
 
-    @property
-    def lacking(self) -> dict[int, str]:
-        """Return the dead members of this epoch, with the causes."""
-        return {rank: why for rank, why in self.dead.items() if rank in self.members}
-
     def abort(self, epoch: int, message: str, lost: int = -1) -> list[Answer]:
         """Abort ``epoch`` and refuse the ranks that wait in it.
 
@@ -109,35 +191,6 @@ class WorldState:
         self._is_aborted = True
         self._why = lost, message
         return self._refuse_all(lost, message)
-
-    @property
-    def dead(self) -> Mapping[int, str]:
-        return self.ranks.dead
-
-    @property
-    def alive(self) -> set[int]:
-        return set(range(self.size)) - self.dead.keys()
-
-    def lose(
-        self, rank: int, reason: str, consequence: str = "", *, will_return: bool = False
-    ) -> list[Answer]:
-        """Record the death of a rank; refuse all ranks that wait.
-
-        The first arguments are those of `RankDirectory.mark_lost`. If the rank ``will_return``, the
-        ranks that wait for the next epoch go on waiting for it.
-        """
-        self._is_aborted = True
-        self._asking.pop(rank, None)
-        self._asked.discard(rank)
-        self.ranks.mark_lost(rank, reason, consequence)
-        why = self.dead[rank]
-        if self._why is None:  # for ranks that come to this epoch when the rank has returned
-            self._why = rank, why
-        refused = self._refuse_all(rank, why)
-        if not will_return:
-            return refused + self.refuse_asking(())
-        self.ranks.mark_replacing(rank)
-        return refused
 
     def withdraw(self, rank: int, of: int) -> list[int]:
         """Drop a rank's request; return the ranks that were missing.
@@ -156,15 +209,6 @@ class WorldState:
     def _missing(self, here: Collection[int], came: Collection[int]) -> list[int]:
         every = set(self.members) - (self.dead.keys() if self._may_shrink else set())
         return sorted(every - set(came) or every - set(here))
-
-    def revive(self, rank: int) -> None:
-        """Record that a new process has this rank.
-
-        The new process joins with the next epoch.
-        """
-        self._living_on.discard(rank)
-        self._welcomed.discard(rank)
-        self.ranks.mark_alive(rank)
 
     def _refuse_all(self, culprit: int, message: str) -> list[Answer]:
         answers: list[Answer] = [
@@ -294,7 +338,7 @@ class WorldState:
             self.begin_epoch()
         # A rank that still runs an earlier cell takes no part in this one.
         self._absence_reason = dict.fromkeys(self.unfinished(), "still runs the cell before")
-        self.cells.begin(cell, ranks, title)
+        self.cells.begin(cell, tuple(rank for rank in ranks if rank not in self.dead), title)
         return CellAllowed(self.epoch, reform, dict(self.dead))
 
     def end_cell(self, rank: int, end: CellEnded) -> None:
@@ -333,4 +377,6 @@ class WorldState:
     def state(self, rank: int) -> RankState:
         if rank in self.dead:
             return "dead"
-        return "busy" if rank in self.cells.busy else "idle"
+        if rank in self.cells.busy:
+            return "busy"
+        return "idle" if rank in self._ready else "starting"

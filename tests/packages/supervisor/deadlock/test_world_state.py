@@ -55,6 +55,7 @@ def test_a_lost_rank_frees_those_who_wait_and_is_named_to_those_who_come():
 
 def test_a_replaced_rank_takes_part_when_the_next_epoch_begins():
     world = WorldState(2)
+    world.mark_ready(1)
     world.lose(1, "killed")
     assert not world.begin_cell("cell", (0,)).reform
     world.end_cell(0, CellEnded("cell", ok=True))
@@ -103,7 +104,9 @@ def test_cells_end_rank_by_rank_and_with_the_dead():
     assert world.unfinished() == {2}
     world.end_cell(2, CellEnded("cell", ok=True))
     assert world.unfinished() == set()
-    assert [world.state(rank) for rank in range(3)] == ["idle", "dead", "idle"]
+    assert [world.state(rank) for rank in range(3)] == ["starting", "dead", "starting"]
+    world.mark_ready(2)
+    assert world.state(2) == "idle"
 
 
 def test_how_a_rank_is_gone_is_told_of_the_cell_that_runs():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.supervisor.health.stacks import Frame, Stack, looks_whole, parse_dump
+from phalanx.supervisor.health.stack_reader import Frame, Stack, looks_whole, parse_dump
 
 # Recorded from CPython 3.11 in a rank; 3.10, 3.12 and 3.13 write the same lines.
 OF_RANK = """\

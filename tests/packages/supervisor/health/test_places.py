@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.distributed.bootstrap.stacks import is_cell_file
-from phalanx.supervisor.health.stacks import _OWN, Frame, Stack, place_of
+from phalanx.distributed.bootstrap.stack_listener import is_cell_file
+from phalanx.supervisor.health.stack_reader import _OWN, Frame, Stack, place_of
 
 SITE = "/venv/lib/python3.11/site-packages/"
 STDLIB = "/usr/lib/python3.11/"
@@ -23,7 +23,7 @@ KERNEL = (
     Frame(SITE + "ipyparallel/engine/kernel.py", 213, "do_execute"),
     Frame(_OWN + "rank/kernel.py", 131, "do_execute"),
     Frame(STDLIB + "asyncio/base_events.py", 607, "run_forever"),
-    Frame(_OWN + "supervisor/engine/main.py", 85, "<module>"),
+    Frame(_OWN + "supervisor/engine/rank_main.py", 85, "<module>"),
     Frame("<frozen runpy>", 198, "_run_module_as_main"),
 )
 SCRIPT = (Frame("/home/ada/train.py", 80, "<module>"),)

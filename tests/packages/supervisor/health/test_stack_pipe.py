@@ -13,14 +13,16 @@ import pytest
 from support.promise import PATIENCE_S, within
 from support.waiting import wait_until
 
-from phalanx.distributed.bootstrap.stacks import STACK_SIGNAL, STACKS_VARIABLE
-from phalanx.supervisor.health import stacks as stacks_module
-from phalanx.supervisor.health.stacks import MAX_NBYTES, StackPipe, parse_dump
+from phalanx.distributed.bootstrap.stack_listener import STACK_SIGNAL, STACKS_VARIABLE
+from phalanx.supervisor.health import stack_reader as stack_reader_module
+from phalanx.supervisor.health.stack_reader import MAX_NBYTES, StackPipe, parse_dump
 
 # Waits in C for a line of the standard input, with Python's lock.
 WAIT_IN_C = "ctypes.PyDLL(None).poll((ctypes.c_int * 2)(0, 1), 1, -1)"
 READY = "print('up', flush=True); import sys, time\n"
-ARMED = "from phalanx.distributed.bootstrap.stacks import show_stacks; show_stacks()\n" + READY
+ARMED = (
+    "from phalanx.distributed.bootstrap.stack_listener import show_stacks; show_stacks()\n" + READY
+)
 
 
 @contextlib.contextmanager
@@ -47,7 +49,7 @@ def child(code, pipe, *, said=None):
 def patient(monkeypatch):
     """Wait longer for an answer that is sure to come: the machine may be busy."""
     for name in ("SLEEPER_S", "RUNNER_S", "ANSWER_S", "DUMP_PAUSE_S"):
-        monkeypatch.setattr(stacks_module, name, PATIENCE_S)
+        monkeypatch.setattr(stack_reader_module, name, PATIENCE_S)
 
 
 @pytest.fixture
@@ -130,11 +132,11 @@ def test_a_process_that_runs_python_code_is_not_read_without_its_lock(pipe, pati
 
 
 def test_c_code_that_keeps_the_lock_is_read_by_a_signal_to_the_listener(pipe, monkeypatch):
-    monkeypatch.setattr(stacks_module, "ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(stack_reader_module, "ANSWER_S", PATIENCE_S)
     in_f = f"def f():\n    print('in f', flush=True)\n    return {WAIT_IN_C}\n"
     with child(f"{ARMED}import ctypes\n{in_f}print(f(), flush=True); input()", pipe) as process:
         assert process.stdout.readline() == "in f\n"
-        wait_until(lambda: stacks_module._state(process.pid) == "S", "the wait in C")
+        wait_until(lambda: stack_reader_module._state(process.pid) == "S", "the wait in C")
         for text in dump(pipe, process, times=3):
             assert [frame.function for frame in parse_dump(text)[-1].frames] == ["f", "<module>"]
         process.stdin.write("\n")
@@ -144,8 +146,8 @@ def test_c_code_that_keeps_the_lock_is_read_by_a_signal_to_the_listener(pipe, mo
 
 @pytest.mark.deep
 def test_many_looks_end_no_process_that_runs_python_code(pipe, patient, monkeypatch):
-    monkeypatch.setattr(stacks_module, "SETTLE_S", 0.0)
-    monkeypatch.setattr(stacks_module, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(stack_reader_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(stack_reader_module, "LOOK_EVERY_S", 0.0)
     with child(ARMED + BUSY, pipe) as process:
         assert all(dump(pipe, process, times=1500))
         assert process.poll() is None
@@ -168,7 +170,7 @@ def test_one_that_does_not_come_to_answer_is_waited_for_briefly_and_asked_once(p
         process.stdin.flush()
         assert process.stdout.readline() == "open\n"
         # The late answers are thrown away: one for each way of asking.
-        monkeypatch.setattr(stacks_module, "SLEEPER_S", PATIENCE_S)
+        monkeypatch.setattr(stack_reader_module, "SLEEPER_S", PATIENCE_S)
         wait_until(lambda: " read" not in dump(pipe, process)[0], "an answer of now")
         (text,) = dump(pipe, process)
         assert parse_dump(text)[-1].frames[-1].function == "<module>"

@@ -33,10 +33,10 @@ from phalanx.protocol.host import (
     StopHost,
     ToHostEnvelope,
 )
-from phalanx.supervisor.hosts import session as session_module
+from phalanx.supervisor.hosts import connection as connection_module
 from phalanx.supervisor.hosts.addresses import ReachResult
 from phalanx.supervisor.hosts.agent import LOOK_EVERY_S
-from phalanx.supervisor.hosts.session import (
+from phalanx.supervisor.hosts.connection import (
     AGAIN_S,
     REFUSED_S,
     HostServer,
@@ -105,10 +105,10 @@ class Tries:
     """Counts how often a link looks whether its root can be reached; ``answers`` come first."""
 
     def __init__(self, monkeypatch, *answers):
-        self._real, self._answers = session_module.reach, list(answers)
+        self._real, self._answers = connection_module.reach, list(answers)
         self.n = 0
         self.is_cut = False
-        monkeypatch.setattr(session_module, "reach", self._reach)
+        monkeypatch.setattr(connection_module, "reach", self._reach)
 
     async def _reach(self, endpoints, timeout_s, **options):
         self.n += 1
@@ -311,7 +311,7 @@ def test_a_connection_that_was_replaced_leaves_nothing_open():
 
 
 def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
-    monkeypatch.setattr(session_module, "KEPT_MAX_NBYTES", 2000)
+    monkeypatch.setattr(connection_module, "KEPT_MAX_NBYTES", 2000)
 
     async def scene(line):
         for number in range(100):  # more than that, and heard

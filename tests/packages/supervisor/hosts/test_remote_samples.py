@@ -26,8 +26,8 @@ from phalanx.protocol.host import (
 )
 from phalanx.supervisor.hosts import samples as samples_module
 from phalanx.supervisor.hosts.samples import SampleReader, in_root_time, is_sound
-from phalanx.supervisor.root import observers as observers_module
-from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
+from phalanx.supervisor.root import samplers as samplers_module
+from phalanx.supervisor.root.samplers import INTERVAL_S, Samplers
 from phalanx.supervisor.world.state import WorldState
 
 AHEAD_NS = -5_000  # the other host's clock is ahead of ours by so much
@@ -229,7 +229,7 @@ def test_who_came_last_is_told_when_all_have_answered_and_no_clock_may_be_wrong(
     async def main():
         loop = asyncio.get_running_loop()
         clock = SimpleNamespace(monotonic_ns=lambda: int(loop.time() * 1e9), time=loop.time)
-        monkeypatch.setattr(observers_module, "time", clock)
+        monkeypatch.setattr(samplers_module, "time", clock)
         read = []
         here = Host(0, answer=lambda: (_sample(0, entries=read.pop()),), unsure_ns=0)
         there = Host(1, unsure_ns=100_000)

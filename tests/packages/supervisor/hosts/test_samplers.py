@@ -12,16 +12,15 @@ from support.ranks.loops import run_jumping
 from phalanx.protocol import Activity, CellEnded, GroupProgress
 from phalanx.protocol.host import HostSamples
 from phalanx.supervisor.hosts.samples import SampleReader
-from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
-from phalanx.supervisor.world.cells import KEPT_NS, CellHistory
-from phalanx.supervisor.world.ranks import RankDirectory
+from phalanx.supervisor.root.samplers import INTERVAL_S, Samplers
+from phalanx.supervisor.world.cell_history import KEPT_NS, CellHistory
 from phalanx.supervisor.world.state import WorldState
 
 
 def _samplers(sent):
     hosts = SimpleNamespace(every=(), activity=lambda _: Activity(1, {}))
     world = WorldState(1)
-    world.ranks.mark_ready(0)
+    world.mark_ready(0)
     return Samplers(world, hosts, lambda who, samples: sent.append((who, samples.number)))
 
 
@@ -118,8 +117,8 @@ def test_whatever_a_record_says_the_root_takes_what_a_host_tells(is_open, entere
 
 
 def test_cells_that_run_are_kept_and_others_for_a_moment():
-    now, ranks = [0], RankDirectory(2)
-    cells = CellHistory(ranks, lambda: now[0])
+    now = [0]
+    cells = CellHistory(lambda: now[0])
     cells.begin("long", (0, 1))
     cells.begin("short", (0,))
     cells.begin("never", (0,))
@@ -127,7 +126,7 @@ def test_cells_that_run_are_kept_and_others_for_a_moment():
     now[0] = 5
     cells.end(0, CellEnded("short", ok=True))
     cells.end(1, CellEnded("short", ok=True))  # which is not in it
-    ranks.mark_lost(1, "killed")
+    cells.lose(1)
     assert {its.cell: its.ended_ns for its in cells.recent()} == {"long": {1: 5}, "short": {0: 5}}
     cells.begin("new", (0,), "print(rank)")
     now[0] += 2_000_000_000
@@ -139,8 +138,8 @@ def test_cells_that_run_are_kept_and_others_for_a_moment():
 
 
 def test_the_last_cell_is_told_until_its_end_is_seen():
-    now, ranks = [0], RankDirectory(3)
-    cells = CellHistory(ranks, lambda: now[0])
+    now = [0]
+    cells = CellHistory(lambda: now[0])
 
     def told():
         return {its.cell: (its.ranks, [*its.ended]) for its in cells.statuses()}
@@ -148,8 +147,8 @@ def test_the_last_cell_is_told_until_its_end_is_seen():
     cells.begin("last", (0, 1, 2))
     cells.end(0, CellEnded("last", ok=True))
     cells.is_end_seen = False
-    ranks.mark_lost(1, "killed")
-    ranks.mark_alive(1)  # a new process, which does not run it
+    cells.lose(1)
+    cells.revive(1)  # a new process, which does not run it
     assert told() == {"last": ((0, 2), [0])}
     cells.end(2, CellEnded("last", ok=True))
     now[0] = 2 * KEPT_NS

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from unittest import mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.protocol.host import CommandInput, InputCut
+from phalanx.supervisor.hosts.commands import HostCommands
 from phalanx.supervisor.processes.streams import InputLog
 from phalanx.supervisor.root.script_root import FailureAttribution
 
@@ -48,9 +53,10 @@ def test_every_rank_gets_every_byte_at_its_own_pace(steps):
 
 def test_who_is_far_behind_is_named_but_not_who_waits_like_all():
     log = InputLog(range(2), max_behind=10)
-    log.append(b"x" * 20)
+    log.append(b"x" * 10)
     assert log.laggards() == []
-    log.advance(1, 11)
+    log.advance(1, 10)
+    log.append(b"x")
     assert log.laggards() == [(0, 11)]
     log.drop(0)
     assert log.laggards() == []
@@ -69,12 +75,12 @@ def test_a_rank_that_was_started_again_gets_what_nobody_has_got():
     log.append(b"abc")
     log.advance(0, 2)
     log.drop(1)
-    assert log.rejoin(1) == 2
+    log.rejoin(1)
     assert bytes(log.next(1)) == b"c"
     log.drop(0)
     log.drop(1)
     log.append(b"lost")
-    assert log.rejoin(0) == 7
+    log.rejoin(0)
     log.append(b"new")
     assert bytes(log.next(0)) == b"new"
     log.append(b"")
@@ -130,16 +136,14 @@ def test_blame_in_circles_ends(order, blames):
         assert verdict.culprit in order
 
 
-def test_a_far_reader_is_fed_from_its_place_and_believed_no_more_than_was_sent():
-    log = InputLog([0, 1])
-    log.append(b"abc")
-    log.append(b"def")
-    log.advance(0, 1)
-    assert bytes(log.next(0)) == b"bc"
-    log.advance(0, 2)
-    assert bytes(log.next(0)) == b"def"
-    log.advance(0, 1 << 40)
-    assert (log.place(0), log.place(1), log.n_taken) == (6, 0, 6)
-    log.drop(1)
-    log.advance(1, 1)  # it was given up meanwhile
-    assert log.place(1) is None
+def test_the_input_of_a_rank_that_is_given_up_ends():
+    said = []
+    commands = HostCommands(SimpleNamespace(ranks=(0, 1)), said.append, "/")
+    commands._log = InputLog([0, 1], max_behind=10)
+    commands._inputs[1] = mock.Mock()
+    commands._log.append(b"x" * 10)
+    commands._log.advance(0, 10)
+    commands.take(CommandInput(b"x"))
+    assert said == [InputCut(1, 11)]
+    assert commands._inputs[1].close.called
+    assert bytes(commands._log.next(0)) == b"x"

@@ -1,6 +1,6 @@
 """Read the Python stacks of a running rank and describe its place.
 
-`StackPipe` asks for the dump and reads it; the rank's side is `distributed.bootstrap.stacks`.
+`StackPipe` asks for the dump and reads it; the rank's side is `distributed.bootstrap.stack_listener`.
 `parse_dump` returns threads and frames. It skips lines that are not part of a dump, because a dump
 contains users' names and may be cut. `place_of` chooses the thread to show and describes its place.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.distributed.bootstrap.stacks import LISTENER, STACK_SIGNAL, is_cell_file
+from phalanx.distributed.bootstrap.stack_listener import LISTENER, STACK_SIGNAL, is_cell_file
 
 from ..processes.system import signal_thread
 

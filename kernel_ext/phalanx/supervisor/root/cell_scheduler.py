@@ -26,7 +26,7 @@ from phalanx.protocol.host import WatchRanks
 from ..hosts.host_set import HostSet
 from ..world.membership import MembershipCoordinator
 from ..world.state import WorldState
-from .observers import RankInspector, StallWatcher
+from .inspector import RankInspector
 from .replacement import Restarts
 
 RESTART_WAIT_S = 5.0  # how long a cell waits for replacements; clients wait longer for permission
@@ -49,7 +49,7 @@ class WorldEntry:
         self._number = 0
         self._failed: dict[int, tuple[str, str]] = {}
         self._changed = asyncio.Event()
-        world.ranks.subscribe(lost=self._on_lost)
+        world.subscribe(self._on_lost)
 
     async def run(self) -> dict[int, tuple[str, str]]:
         """Order the ranks to enter; return the errors by rank."""
@@ -100,18 +100,16 @@ class CellScheduler:
         membership: MembershipCoordinator,
         restarts: Restarts,
         inspector: RankInspector,
-        watch: StallWatcher,
     ) -> None:
         self._world = world
         self._host = host
         self._membership = membership
         self._restarts = restarts
         self._inspector = inspector
-        self._watch = watch
         self.entry = WorldEntry(world, host, membership)
         self._has_ended = asyncio.Event()  # a rank has become free
         self._announced: set[str] = set()  # cells that wait for permission to begin
-        world.ranks.subscribe(lost=lambda _rank: self.ended())
+        world.subscribe(lambda _rank: self.ended())
 
     def announce(self, cell: str) -> None:
         self._announced.add(cell)
@@ -166,13 +164,11 @@ class CellScheduler:
         for rank in set(message.ranks).intersection(range(self._world.size)):
             self._world.end_cell(rank, never)
         self.ended()
-        self._watch.look()
 
     def end(self, rank: int, message: CellEnded) -> None:
         self._world.end_cell(rank, message)
         self.ended()
         self._membership.look()
-        self._watch.look()
 
     def entered(self, rank: int, message: Entered) -> None:
         """Record that a rank has entered the epoch, or why not."""

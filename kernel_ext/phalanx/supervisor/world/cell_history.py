@@ -19,8 +19,6 @@ from phalanx.protocol import (
     TypeLine,
 )
 
-from .ranks import RankDirectory
-
 KEPT_NS = 2_000_000_000  # six samples: a client that misses some still gets the end of each cell
 
 
@@ -45,7 +43,7 @@ class CellHistory:
 
     Examples
     --------
-    >>> cells = CellHistory(RankDirectory(2), iter(range(100)).__next__)
+    >>> cells = CellHistory(iter(range(100)).__next__)
     >>> cells.begin("a", (0, 1))
     >>> cells.end(0, CellEnded("a", ok=True))
     >>> cells.busy, [[*cell.ended] for cell in cells.statuses()]
@@ -54,10 +52,8 @@ class CellHistory:
     (CellTime(cell='a', begun_ns=1, ranks=(0, 1), ended_ns={0: 2}, title=''),)
     """
 
-    def __init__(self, ranks: RankDirectory, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
-        self._dead = ranks.dead
-        ranks.subscribe(lost=self._on_lost, alive=self._on_alive)
         self._running: dict[str, _Cell] = {}
         self._over: dict[str, _Cell] = {}  # in the order of their ends
         self._last = ""  # the cell that ended last, if none has begun since
@@ -67,12 +63,11 @@ class CellHistory:
         self._needs: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
-        """Record a cell that the live ones of these ranks get."""
+        """Record a cell that these ranks get."""
         self.is_end_seen = True
         self._last = ""
         self._forget_old()
-        alive = tuple(rank for rank in ranks if rank not in self._dead)
-        self._running[cell] = _Cell(CellTime(cell, self._clock(), alive, {}, title), {}, set())
+        self._running[cell] = _Cell(CellTime(cell, self._clock(), ranks, {}, title), {}, set())
         self._look(cell)
 
     def forget(self, cell: str) -> bool:
@@ -87,7 +82,8 @@ class CellHistory:
             its.ends[rank] = end
             self._end_part(rank, its)
 
-    def _on_lost(self, rank: int) -> None:
+    def lose(self, rank: int) -> None:
+        """Record that a rank has died: its parts are over."""
         for its in tuple(self._running.values()):
             self._end_part(rank, its)
 
@@ -101,7 +97,8 @@ class CellHistory:
             self._over[cell] = self._running.pop(cell)
             self._last = cell
 
-    def _on_alive(self, rank: int) -> None:
+    def revive(self, rank: int) -> None:
+        """Record that a new process has a rank, which runs no cell."""
         self.begun.pop(rank, None)
         for its in self._all():
             its.replaced.add(rank)
