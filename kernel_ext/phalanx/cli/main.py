@@ -21,7 +21,7 @@ from phalanx.errors import DistributedError, did_you_mean, is_refused, say_refus
 # the command that is asked for is imported: all of them take 0.4 s.
 _COMMANDS = {
     "lab": ("lab", "open JupyterLab on the tutorials"),
-    "launch": ("launch", "run a script on ranks"),
+    "launch": ("launch.command", "run a script on ranks"),
     "list": ("workspaces:ListCommand", "show the ranks that run on this machine"),
     "stop": ("workspaces:StopCommand", "end ranks by name"),
     "bench": ("bench", "measure an operation by size"),

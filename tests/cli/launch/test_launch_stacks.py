@@ -10,8 +10,8 @@ import pytest
 from support.programs.launching import launcher_with
 from support.promise import SLOW_OPERATION_S
 
-from phalanx.cli.launching.places import Job
-from phalanx.cli.launching.script_launcher import _boot_options
+from phalanx.cli.launch.places import Job
+from phalanx.cli.launch.script_launcher import _boot_options
 from phalanx.cli.main import _parser
 from phalanx.workspace import Placement
 
@@ -86,7 +86,7 @@ LINE = (
 
 SOONER = f"""
 import msgspec
-import phalanx.cli.launching.script_launcher as launcher
+import phalanx.cli.launch.script_launcher as launcher
 later = launcher._boot_options
 def sooner(*args): return msgspec.structs.replace(later(*args), slow_operation_s={SLOW_OPERATION_S})
 launcher._boot_options = sooner

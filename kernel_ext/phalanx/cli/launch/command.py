@@ -25,8 +25,8 @@ from phalanx.hosts import (
 )
 from phalanx.protocol import GRACE_S
 
-from .common import checked_cwd, split
-from .launching.places import (
+from ..common import checked_cwd, split
+from .places import (
     BACKENDS,
     Job,
     add_place_arguments,
@@ -160,10 +160,10 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     for line in [*notes, *of_backend, *([threads] if threads else [])]:
         print(f"phalanx launch: {line}", file=sys.stderr)
     if is_mpi:
-        from .launching.mpi_launcher import MpiLauncher
+        from .mpi_launcher import MpiLauncher
 
         return MpiLauncher(options, job).run()
-    from .launching.script_launcher import ScriptLauncher
+    from .script_launcher import ScriptLauncher
 
     return ScriptLauncher(options, job).run()
 
