@@ -31,9 +31,10 @@ from types import FrameType
 from phalanx.distributed.bootstrap.mpi import KEY_FILE_VARIABLE
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
+from phalanx.supervisor.root.exit_status import exit_status
 
 from .places import Job, host_names
-from .terminal import LAUNCHER, SIGNALS, STREAMS, TIMED_OUT, InputThread, Screen, exit_code
+from .terminal import LAUNCHER, SIGNALS, STREAMS, InputThread, Screen
 
 _LIBRARIES = {"openmpi": "libmpi.so.40", "hydra": "libmpi.so.12"}
 
@@ -440,13 +441,9 @@ class MpiLauncher:
             self._screen.finish(rank)
 
     def _conclude(self, status: int) -> int:
-        if self._signal:
-            return 128 + self._signal
-        if self._timed_out:
-            return TIMED_OUT
-        if status:
+        if status and not self._signal and not self._timed_out:
             self._screen.say(f"{self._mpirun.path.name} {exit_reason(status)}")
-        return exit_code(status)
+        return exit_status(status, signal=self._signal, timed_out=self._timed_out)
 
 
 def _free_row(begin: int, length: int) -> int:

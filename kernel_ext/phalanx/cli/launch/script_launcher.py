@@ -21,13 +21,14 @@ import msgspec
 from phalanx.protocol import USER_SIGNALS, BootOptions, BootProgress, Notice, name_ranks
 from phalanx.protocol.host import CommandOutput
 from phalanx.supervisor.boot import prepare_process
+from phalanx.supervisor.root.exit_status import FailureAttribution, exit_status
 from phalanx.supervisor.root.script_commands import ScriptOptions
-from phalanx.supervisor.root.script_root import FailureAttribution, ScriptRoot
+from phalanx.supervisor.root.script_root import ScriptRoot
 from phalanx.workspace import grouped
 from phalanx.workspace.options import checked_options, starting
 
 from .places import Job, host_names
-from .terminal import SIGNALS, TIMED_OUT, InputThread, Screen, ScreenThread, exit_code
+from .terminal import SIGNALS, InputThread, Screen, ScreenThread
 
 
 class ScriptLauncher:
@@ -93,10 +94,10 @@ class ScriptLauncher:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(function, *args)
 
-    def _end(self, code: int) -> None:
+    def _end(self, status: int) -> None:
         """End the ranks that still run, and then the launch."""
         if self._code is None:
-            self._code = code
+            self._code = exit_status(status, signal=self._signal, timed_out=self._timed_out)
         self._root.end()
 
     def _fail(self, error: OSError) -> None:
@@ -127,7 +128,7 @@ class ScriptLauncher:
         """Show why no rank runs, and end."""
         for reason in message.splitlines():
             self._say(f"the ranks could not be started: {reason}")
-        self._end(self._interrupted() or 1)
+        self._end(1)
 
     def on_rank_ended(self, rank: int, reason: str) -> None:
         """Show the rest of a rank's output."""
@@ -137,17 +138,14 @@ class ScriptLauncher:
 
     def on_all_ended(self, attribution: FailureAttribution) -> None:
         """Say how the script ended, and end with its status."""
-        if code := self._interrupted():
-            self._end(code)
+        if self._signal or self._timed_out:
+            pass  # the user knows why
         elif attribution.done_without:
             names = name_ranks(attribution.done_without)
             self._say(f"the others have ended well without {names}")
-            self._end(0)
         elif (culprit := attribution.culprit) >= 0:
             self._say(f"rank {culprit} {self._reasons[culprit]}{attribution.beside}")
-            self._end(exit_code(attribution.statuses[culprit]))
-        else:
-            self._end(exit_code(next(filter(None, attribution.statuses), 0)))
+        self._end(attribution.status)
 
     def tell(self, message: BootProgress | Notice) -> None:
         """Show how a host starts, or a line about ranks."""
@@ -192,12 +190,6 @@ class ScriptLauncher:
 
     # -- signals ------------------------------------------------------------------------------
 
-    def _interrupted(self) -> int:
-        """Return the exit status after a signal or timeout, else 0."""
-        if self._signal:
-            return 128 + self._signal
-        return TIMED_OUT if self._timed_out else 0
-
     def _on_time_limit(self) -> None:
         self._timed_out = True
         self._say(f"the ranks did not end within {self._options.timeout:g} s and are ended")
@@ -206,10 +198,10 @@ class ScriptLauncher:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._signal and number == signal.SIGINT:
             if self._is_hurried:  # a third Ctrl-C; the sweeper kills what is left
-                os._exit(128 + self._signal)
+                os._exit(exit_status(1, signal=self._signal))
             self._is_hurried = True
             self._shown.abandon()
-            self._end(128 + self._signal)
+            self._end(1)
         self._signal = self._signal or number
         self._root.on_signal(number)
 

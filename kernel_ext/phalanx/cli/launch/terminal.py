@@ -29,7 +29,6 @@ from .lines import BACKGROUND_S, LabelledLines, rank_label
 STREAMS = {"stdout": 1, "stderr": 2}
 LAUNCHER = -1  # used as a rank: unlabelled lines of the program that started the ranks
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a launch
-TIMED_OUT = 124  # exit status, as of timeout(1)
 _NBYTES = 1 << 16
 
 
@@ -165,17 +164,6 @@ def _write_all(fd: int, data: bytes) -> None:
             view = view[os.write(fd, view) :]
         except BlockingIOError:  # another process has made our terminal non-blocking
             select.select([], [fd], [])
-
-
-def exit_code(status: int) -> int:
-    """Return a shell's exit code for a status of `subprocess`.
-
-    Examples
-    --------
-    >>> exit_code(3), exit_code(-9)
-    (3, 137)
-    """
-    return status if status >= 0 else 128 - status
 
 
 class ScreenThread:
