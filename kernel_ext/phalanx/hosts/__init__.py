@@ -34,6 +34,7 @@ from .start_plan import (
     environment,
     interface_addresses,
     interface_of,
+    is_python,
     local_hosts,
     own_addresses,
     plan,

@@ -230,10 +230,7 @@ class Placement:
         if not threads or is_set:
             return ""
         said = f"{THREADS_VARIABLE}={threads} in each" if is_here else f"{THREADS_VARIABLE} is set"
-        return (
-            f"numpy and torch: the ranks of a host share its cores ({said}); "
-            f"--env {THREADS_VARIABLE}=N chooses another number"
-        )
+        return f"ranks share the cores: {said} (--env changes it)"
 
 
 def resolve_placement(

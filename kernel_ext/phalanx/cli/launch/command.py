@@ -17,6 +17,7 @@ from phalanx.hosts import (
     Hostfile,
     count_of,
     environment,
+    is_python,
     launcher_lines,
     named_hosts,
     recognise_job,
@@ -156,7 +157,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     env = {**terminal_size(), **environment(settings, os.environ)}
     at = place(options, hostfile, env)
     job = _job(options, rest, python, at, env)
-    threads = "" if is_mpi else at.say_threads()
+    threads = "" if is_mpi or not is_python(rest) else at.say_threads()
     for line in [*notes, *of_backend, *([threads] if threads else [])]:
         print(f"phalanx launch: {line}", file=sys.stderr)
     if is_mpi:
