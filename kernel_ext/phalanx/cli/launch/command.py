@@ -1,44 +1,49 @@
 """`phalanx launch`: run a script or program on every rank.
 
 This module checks the options. `ScriptLauncher` or `MpiLauncher` runs the ranks, shows labelled
-lines and makes one exit status of the ranks' exit statuses.
+lines and makes one exit status of the ranks' exit statuses. Options of `mlx.launch` that this
+engine does not need are accepted, with a note.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.hosts import (
     Hostfile,
+    add_host_arguments,
     count_of,
     environment,
+    idle_notes,
     is_python,
+    job_options,
     launcher_lines,
     named_hosts,
     recognise_job,
     resolve,
     seconds,
+    ssh_words,
 )
 from phalanx.protocol import GRACE_S
 
 from ..common import checked_cwd, split
-from .places import (
-    BACKENDS,
-    Job,
-    add_place_arguments,
-    idle_options,
-    place,
-    terminal_size,
-)
 
 if TYPE_CHECKING:
     from phalanx.workspace import Placement
 
+_BACKENDS = ("any", "ring", "mpi")
+_LATER = ("nccl", "jaccl", "jaccl-ring")
+_IDLE = {
+    "--starting-port": "the system gives the ports of this engine",
+    "--nccl-port": "there is no NCCL here",
+}
 DESCRIPTION = (
     "Runs a script (with Python), a module (-m) or any other program once per rank, on this "
     "machine or on several hosts. Lines of output come whole and with their rank; of a progress bar a "
@@ -66,7 +71,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx launch``."""
     add = parser.add_argument
     parser.usage = "phalanx launch [options] (script.py | -m module | program) [arguments ...]"
-    add_place_arguments(parser)
+    add_host_arguments(
+        add,
+        helps={
+            "--python": "runs scripts and modules, and the hosts' supervisors (default: this one)"
+        },
+    )
+    add(
+        "--backend", type=_backend,
+        help="any or ring: this engine; mpi: mpirun starts the ranks (the one on the PATH, else "
+        "beside this Python), and its exit status is ours (default: the hostfile's, else any)",
+    )  # fmt: skip
+    add(
+        "--no-verify-script", action="store_true",
+        help="do not look first whether the script is there on every host",
+    )  # fmt: skip
+    for names in (("--starting-port", "-p"), ("--nccl-port",)):
+        add(
+            *names,
+            type=count_of("the number of ports"),
+            metavar="N",
+            help=f"no effect here: {_IDLE[names[0]]}",
+        )
     add("--print-python", action="store_true", help="print which Python that is, and end")
     add(
         "--mpi-arg", action="append", default=[], metavar="ARG",
@@ -110,6 +136,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--verbose", action="store_true", help="say on stderr what is started and how it ends")
 
 
+def _backend(text: str) -> str:
+    if text in _LATER:
+        msg = (
+            f"'{text}' is not in this release; 'any' and 'ring' (tcp, shared memory) and 'mpi' are"
+        )
+        raise argparse.ArgumentTypeError(msg)
+    if text not in _BACKENDS:
+        msg = f"there is no backend '{text}'; there are: any, ring, mpi"
+        raise argparse.ArgumentTypeError(msg)
+    return text
+
+
 def _n_restarts(text: str) -> int:
     """Parse a number of restarts, 0 or more."""
     return 0 if text == "0" else count_of("the number of restarts")(text)
@@ -136,88 +174,116 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     note = "" if options.backend == "mpi" else recognise_job(options, options.n)
     notes = [note] if note else []
     hostfile = named_hosts(options)
-    notes += idle_options(options, has_hosts=hostfile is not None or bool(options.nodes))
-    options.backend, of_backend = _chosen_backend(options, hostfile)
-    is_mpi = options.backend == "mpi"
-    if options.mpi_arg and not is_mpi:
-        msg = "--mpi-arg is for --backend mpi"
-        raise ValueError(msg)
-    if is_mpi and options.keep_going:
-        msg = "--keep-going is for --backend ring; mpirun ends all ranks with one"
-        raise ValueError(msg)
-    if is_mpi and options.max_restarts:
-        msg = "--max-restarts is for --backend ring; mpirun ends all ranks with one"
-        raise ValueError(msg)
-    if is_mpi and options.transport == "tcp":
-        msg = "--transport is for --backend ring; what MPI uses is said with --mpi-arg"
-        raise ValueError(msg)
-    if is_mpi:
-        _check_mpi(options, hostfile)
-    settings = [*(hostfile.envs if hostfile else ()), *options.env]
-    env = {**terminal_size(), **environment(settings, os.environ)}
-    at = place(options, hostfile, env)
-    job = _job(options, rest, python, at, env)
-    threads = "" if is_mpi or not is_python(rest) else at.say_threads()
-    for line in [*notes, *of_backend, *([threads] if threads else [])]:
-        print(f"phalanx launch: {line}", file=sys.stderr)
-    if is_mpi:
-        from .mpi_launcher import MpiLauncher
-
-        return MpiLauncher(options, job).run()
-    from .script_launcher import ScriptLauncher
-
-    return ScriptLauncher(options, job).run()
-
-
-def _chosen_backend(
-    options: argparse.Namespace, hostfile: Hostfile | None
-) -> tuple[str, Sequence[str]]:
-    """Return the backend, and notes to print about it."""
+    has_hosts = hostfile is not None or bool(options.nodes)
+    here = {} if has_hosts else {"--connections-per-ip": "all ranks run here"}
+    notes += idle_notes(options, {**_IDLE, **here})
     theirs = hostfile.backend if hostfile else ""
-    if options.backend is not None or not theirs:
-        return options.backend or "any", ()
-    if theirs in BACKENDS:
-        return theirs, ()
-    assert hostfile is not None
-    return "any", [
-        f"{hostfile.source}: backend {theirs} is not here; the ranks use this engine, over tcp"
-    ]
-
-
-def _job(
-    options: argparse.Namespace,
-    words: Sequence[str],
-    python: str,
-    at: Placement,
-    env: dict[str, str],
-) -> Job:
+    if options.backend is None and theirs not in ("", *_BACKENDS):
+        assert hostfile is not None
+        notes.append(
+            f"{hostfile.source}: backend {theirs} is not here; the ranks use this engine, over tcp"
+        )
+    is_mpi = (options.backend or theirs) == "mpi"
+    _check_backend(options, has_hosts=hostfile is not None, is_mpi=is_mpi)
+    settings = [*(hostfile.envs if hostfile else ()), *options.env]
+    env = {**_terminal_size(), **environment(settings, os.environ)}
+    at = place(options, hostfile, env)
     # Python buffers lines on a pipe; the ranks' lines should come as soon as they are printed.
     env.setdefault("PYTHONUNBUFFERED", "1")
     is_checked = not options.no_verify_script
-    if not at.hosts or any(plan.is_local for plan in at.hosts):
+    command = list(rest)
+    if not rest or not at.hosts or any(plan.is_local for plan in at.hosts):
         cwd = checked_cwd(options.cwd)
-        path = env.get("PATH")
-        command = resolve(words, python, cwd, path, is_checked=is_checked)
+        command = resolve(rest, python, cwd, env.get("PATH"), is_checked=is_checked)
     else:  # no rank runs here, so do not look for the script on this machine
         cwd = Path(options.cwd or Path.cwd()).absolute()
-        command = list(words)
-        if not words:
-            resolve(words, python, cwd)
-    return Job(command, tuple(words), at, str(cwd), env, is_checked)
+    threads = "" if is_mpi or not is_python(rest) else at.say_threads()
+    for line in [*notes, *([threads] if threads else [])]:
+        print(f"phalanx launch: {line}", file=sys.stderr)
+    from phalanx.supervisor.root.script_commands import ScriptOptions
+
+    script = ScriptOptions(
+        command, tuple(rest), env, is_checked, options.keep_going, options.max_restarts
+    )
+    if is_mpi:
+        from .mpi_launcher import MpiLauncher
+
+        return MpiLauncher(options, script, at, str(cwd)).run()
+    from .script_launcher import ScriptLauncher
+
+    return ScriptLauncher(options, script, at, str(cwd)).run()
 
 
-def _check_mpi(options: argparse.Namespace, hostfile: Hostfile | None) -> None:
-    """Refuse options that mpirun would not get.
-
-    mpirun reaches the hosts by itself.
-    """
+def _check_backend(options: argparse.Namespace, *, has_hosts: bool, is_mpi: bool) -> None:
+    """Refuse options that the backend would not get; mpirun reaches the hosts by itself."""
+    if not is_mpi:
+        if options.mpi_arg:
+            msg = "--mpi-arg is for --backend mpi"
+            raise ValueError(msg)
+        return
+    for name, is_said, why in (
+        ("--keep-going", options.keep_going, "mpirun ends all ranks with one"),
+        ("--max-restarts", options.max_restarts, "mpirun ends all ranks with one"),
+        ("--transport", options.transport == "tcp", "what MPI uses is said with --mpi-arg"),
+    ):
+        if is_said:
+            msg = f"{name} is for --backend ring; {why}"
+            raise ValueError(msg)
     ours = {
         "--interface": options.interface, "--ssh-arg": options.ssh_arg,
         "--launcher": options.launcher, "--boot-timeout": options.boot_timeout,
-        "--connections-per-ip": hostfile and options.connections_per_ip,
+        "--connections-per-ip": has_hosts and options.connections_per_ip,
         "--nodes": options.nodes,
     }  # fmt: skip
     said = [name for name, value in ours.items() if value]
     if said:
         msg = f"{' and '.join(said)}: not with --backend mpi; mpirun's own are said with --mpi-arg"
         raise ValueError(msg)
+
+
+def place(
+    options: argparse.Namespace, hostfile: Hostfile | None, env: Mapping[str, str]
+) -> Placement:
+    """Return the number of ranks and their hosts.
+
+    ``env`` is set for the ranks of other hosts.
+
+    Raises
+    ------
+    ValueError
+        An option is wrong, or contradicts another option.
+    """
+    import msgspec
+
+    from phalanx.workspace import resolve_placement
+
+    job = job_options(options)
+    has_hosts = hostfile is not None or bool(job.nodes)
+    found = resolve_placement(
+        options.n if has_hosts else options.n or 1,
+        hostfile=hostfile and msgspec.structs.replace(hostfile, backend="", envs=()),
+        python=options.python if has_hosts else None,
+        cwd=options.cwd,
+        env=env,
+        ssh_args=ssh_words(options),
+        interface=options.interface,
+        launcher=options.launcher,
+        boot_timeout=options.boot_timeout,
+        connections_per_ip=options.connections_per_ip if has_hosts else None,
+        job=job,
+    )
+    is_here = len(found.hosts) == 1 and found.hosts[0].is_local
+    return replace(found, hosts=()) if is_here else found
+
+
+def _terminal_size() -> dict[str, str]:
+    """Return our terminal's size as variables for the ranks.
+
+    The ranks have pipes, so they cannot ask a terminal.
+    """
+    for fd in (1, 2, 0):
+        with contextlib.suppress(OSError):
+            size = os.get_terminal_size(fd)
+            if size.columns > 0 and size.lines > 0:  # else a terminal that does not know its size
+                return {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
+    return {}

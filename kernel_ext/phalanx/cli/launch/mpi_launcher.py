@@ -1,49 +1,49 @@
 """Run one launch through mpirun.
 
-mpirun merges the ranks' output and forwards input to one rank only. So each rank on this machine
-uses pipes of this process instead. A rank opens the pipes through /proc, as mpirun does not pass on
-descriptors. Lines of ranks on other hosts come through mpirun, without labels. Processes that
+mpirun merges the ranks' output, forwards input to one rank only, and loses input or hangs on more
+than a pipe holds (tried: Open MPI 5.0, MPICH 5.0). So each rank on this machine uses pipes of this
+process instead. It opens them through /proc, as mpirun does not pass on descriptors. Lines of ranks on other hosts come through mpirun, without labels. Processes that
 mpirun leaves behind become children of this process, which kills them.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ctypes
 import fcntl
 import os
 import secrets
-import selectors
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from phalanx.distributed.bootstrap.mpi import KEY_FILE_VARIABLE
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
-from phalanx.supervisor.root.exit_status import exit_status
+from phalanx.supervisor.processes.streams import (
+    WINDOW_COST,
+    ForwardedPipe,
+    InputLog,
+    InputPipe,
+    cost,
+)
+from phalanx.supervisor.root.script_commands import ScriptOptions
+from phalanx.workspace import Placement
 
-from .places import Job, host_names
-from .terminal import LAUNCHER, SIGNALS, STREAMS, InputThread, Screen
+from .launcher import CommandLauncher
+from .terminal import LAUNCHER, STREAMS
 
 _LIBRARIES = {"openmpi": "libmpi.so.40", "hydra": "libmpi.so.12"}
 
-_CHUNK = 1 << 16
 _ROOM = 64  # descriptors in use now, or later
 _KEY_NBYTES = 32
-_DRAIN_S = 0.5  # longest wait for remaining output after mpirun has ended
-_AHEAD_NBYTES = 1 << 20  # not yet read by the fastest rank: stop reading input
-_BEHIND_NBYTES = 64 << 20  # not yet read by one rank while others read: end that rank's input
 # sh runs this in place of each rank: it opens our pipes as the streams, exports the path of our
 # key, if any, and then becomes the command. The pipe's inode number proves that /proc/PID is this
 # launcher: on another host PID is another process.
@@ -162,145 +162,93 @@ def _kind(path: str, env: Mapping[str, str]) -> str:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
-class RankInput:
-    """Writes input to all ranks' pipes; closes them at the end.
-
-    mpirun forwards input to one rank only, and loses input or hangs on more than a pipe holds
-    (tried: Open MPI 5.0, MPICH 5.0).
-
-    Parameters
-    ----------
-    pipes : sequence of int
-        Write ends, by rank; this object owns and closes them.
-    on_cut : callable
-        Called with a rank that left too much unread, and the number of unread bytes.
-    """
-
-    def __init__(self, pipes: Sequence[int], on_cut: Callable[[int, int], None]) -> None:
-        self._changed = threading.Condition()
-        self._waiting: dict[int, deque[bytes]] = {rank: deque() for rank in range(len(pipes))}
-        self._nbytes = dict.fromkeys(self._waiting, 0)
-        self._on_cut = on_cut
-        for rank, fd in enumerate(pipes):
-            # Daemons: a rank may never read its input.
-            threading.Thread(target=self._feed, args=(rank, fd), daemon=True).start()
-
-    def give(self, data: bytes) -> None:
-        """Take input, b"" at the end; wait while no rank reads."""
-        with self._changed:
-            while self._waiting and min(self._nbytes.values()) > _AHEAD_NBYTES:
-                self._changed.wait()
-            for rank, waiting in list(self._waiting.items()):
-                waiting.append(data)
-                self._nbytes[rank] += len(data)
-                if self._nbytes[rank] > _BEHIND_NBYTES:
-                    self._on_cut(rank, self._nbytes[rank])
-                    self._forget(rank)
-            self._changed.notify_all()
-
-    def _forget(self, rank: int) -> None:
-        waiting = self._waiting.pop(rank, None)
-        self._nbytes.pop(rank, None)
-        if waiting is not None:
-            waiting.clear()
-            waiting.append(b"")
-
-    def _feed(self, rank: int, fd: int) -> None:
-        waiting = self._waiting[rank]
-        try:
-            while data := self._next(waiting):
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
-                with self._changed:
-                    if rank in self._nbytes:
-                        self._nbytes[rank] -= len(data)
-                    self._changed.notify_all()
-        except BrokenPipeError:  # the rank has ended
-            pass
-        finally:
-            os.close(fd)
-            with self._changed:
-                self._forget(rank)
-                self._changed.notify_all()
-
-    def _next(self, waiting: deque[bytes]) -> bytes:
-        with self._changed:
-            while not waiting:
-                self._changed.wait()
-            return waiting.popleft()
-
-
-class MpiLauncher:
+class MpiLauncher(CommandLauncher):
     """Runs a command on mpirun's ranks and shows their output."""
 
-    def __init__(self, options: argparse.Namespace, job: Job) -> None:
-        self._options = options
-        self._job = job
-        self._cwd = job.cwd
-        self._env = {**os.environ, **job.env}
-        self._size = job.at.ranks
+    # MPICH's mpirun only forwards a first SIGINT.
+    _limit_signal = signal.SIGTERM
+
+    def __init__(
+        self, options: argparse.Namespace, script: ScriptOptions, at: Placement, cwd: str
+    ) -> None:
+        super().__init__(options, at)
+        self._script = script
+        self._cwd = cwd
+        self._env = {**os.environ, **script.env}
         self._words = mpi_arguments(options.mpi_arg)
         self._mpirun = find_mpirun(self._env)
         library = self._mpirun.library()
         if library is not None:
             self._env.setdefault("MPI4PY_LIBMPI", str(library))
-        self._screen = Screen(options.label, host_names(job.at), is_verbose=options.verbose)
-        self._selector = selectors.DefaultSelector()
-        self._inputs: list[int] = []
         # The ranks' pipe ends have consecutive numbers above all others, so that a rank can compute
         # the numbers of its pipes. The key, if we make one, comes after the pipes.
-        row = 3 * self._size + 1
-        self._first_fd = _free_row(_ROOM + 3 * self._size, row)
-        allow_descriptors(self._size, needed=self._first_fd + row)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line_typed = False
-        self._cut: deque[str] = deque()  # messages of the input thread
-        self._signal = 0  # number of the first signal received
-        self._kill_at: float | None = None
-        self._timed_out = False
+        row = 3 * at.ranks + 1
+        self._first_fd = _free_row(_ROOM + 3 * at.ranks, row)
+        allow_descriptors(at.ranks, needed=self._first_fd + row)
+        self._log = InputLog(range(at.ranks))
+        self._n_taken = 0  # bytes of input
+        self._inputs: list[InputPipe] = []
+        self._outputs: list[ForwardedPipe] = []
+        self._kill: asyncio.TimerHandle | None = None
 
-    def run(self) -> int:
-        """Start the ranks, show their output and return the exit status."""
-        with ExitStack() as stack:
-            self._screen.open_logs(self._options.log_dir, stack)
-            stack.callback(self._selector.close)
-            ours = (os.getpid(), self._first_fd, self._open_pipes(stack), self._make_key(stack))
-            started = self._start(
-                [
-                    *self._mpirun.command(self._size, self._words, hosts=self._job.at.hosts),
-                    *self._mpirun.places(self._job.at.hosts, self._job.env),
-                    *("sh", "-c", _RANK, "sh", *map(str, ours)),
-                    *self._job.command,
-                ],
-                stack,
-            )
-            self._screen.say_verbose(f"{self._mpirun.path}: process {started.pid}")
-            status = self._follow(started)
-            _end_orphans()
-            self._drain()
-            return self._conclude(status)
+    def _start(self) -> None:
+        self._over = asyncio.Event()
+        self._stack = ExitStack()
+        ours = os.getpid(), self._first_fd, self._open_pipes(), self._make_key()
+        words = [
+            *self._mpirun.command(self._at.ranks, self._words, hosts=self._at.hosts),
+            *self._mpirun.places(self._at.hosts, self._script.env),
+            *("sh", "-c", _RANK, "sh", *map(str, ours)),
+            *self._script.command,
+        ]
+        prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)  # Linux
+        if prctl is not None:
+            prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        pipes = [self._forwarded(LAUNCHER, stream) for stream in STREAMS]
+        # A separate session: the terminal signals us only, and we forward each signal once.
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=pipes[0].write_fd,
+            stderr=pipes[1].write_fd,
+            cwd=self._cwd,
+            env=self._env,
+            start_new_session=True,
+            # If this process is killed, mpirun gets SIGTERM and ends its ranks.
+            preexec_fn=prctl and (lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)),  # noqa: PLW1509
+        )
+        for pipe in pipes:
+            pipe.child_started()
+        self._pidfd = open_pidfd(self._process.pid)
+        self._loop.add_reader(self._pidfd, self._on_end)
+        self.on_input_taken(WINDOW_COST)
+        self._say_verbose(f"{self._mpirun.path}: process {self._process.pid}")
 
-    def _open_pipes(self, stack: ExitStack) -> str:
+    async def _follow(self) -> None:
+        with self._stack:
+            await self._over.wait()
+
+    def _open_pipes(self) -> str:
         """Make three pipes per rank; return the first pipe's inode text.
 
         "none" without /proc.
         """
-        for rank in range(self._size):
+        for rank in range(self._at.ranks):
             place = self._first_fd + 3 * rank
-            read, write = os.pipe()
-            self._keep(read, place, stack)
-            self._inputs.append(write)
+            given = InputPipe(self._log, rank, self._on_input_progress)
+            self._inputs.append(given)
+            self._keep(given.read_fd, place)
+            given.child_started()
             for offset, stream in enumerate(STREAMS, start=1):
-                read, write = os.pipe()
-                self._keep(write, place + offset, stack)
-                self._watch(read, (rank, stream), stack)
+                pipe = self._forwarded(rank, stream)
+                self._keep(pipe.write_fd, place + offset)
+                pipe.child_started()
         try:
             return str(Path(f"/proc/self/fd/{self._first_fd}").readlink())
         except OSError:  # no /proc: all output comes through mpirun
             return "none"
 
-    def _make_key(self, stack: ExitStack) -> str:
+    def _make_key(self) -> str:
         """Write a new key to a memfd; return the descriptor's number.
 
         "none" if the user has given a key, or the system has no memfd.
@@ -310,140 +258,67 @@ class MpiLauncher:
         fd = os.memfd_create("phalanx-key")
         os.fchmod(fd, 0o600)  # ranks check the mode: see `read_key`
         os.write(fd, secrets.token_hex(_KEY_NBYTES).encode())
-        place = self._first_fd + 3 * self._size
-        self._keep(fd, place, stack)
+        place = self._first_fd + 3 * self._at.ranks
+        self._keep(fd, place)
+        os.close(fd)
         return str(place)
 
-    def _keep(self, fd: int, place: int, stack: ExitStack) -> None:
-        """Move a rank's pipe end to the number where the rank looks."""
+    def _keep(self, fd: int, place: int) -> None:
+        """Copy a rank's pipe end to the number where the rank looks."""
         kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, place)
-        os.close(fd)
-        stack.callback(os.close, kept)
+        self._stack.callback(os.close, kept)
         assert kept == place, "the row was free"
 
-    def _watch(self, fd: int, source: object, stack: ExitStack) -> None:
-        os.set_blocking(fd, False)
-        stack.callback(os.close, fd)
-        self._selector.register(fd, selectors.EVENT_READ, source)
+    def _forwarded(self, rank: int, stream: str) -> ForwardedPipe:
+        """Make a pipe whose output is shown."""
 
-    def _start(self, words: Sequence[str], stack: ExitStack) -> subprocess.Popen[bytes]:
-        prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)  # Linux
-        if prctl is not None:
-            prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # A separate session: the terminal signals us only, and we forward each signal once.
-        self._process = process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self._cwd,
-            env=self._env,
-            start_new_session=True,
-            # If this process is killed, mpirun gets SIGTERM and ends its ranks.
-            preexec_fn=prctl and (lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)),  # noqa: PLW1509
-        )
-        stack.enter_context(_handling_signals(self._on_signal))
-        for stream, file in (("stdout", process.stdout), ("stderr", process.stderr)):
-            assert file is not None
-            fd = os.dup(file.fileno())
-            file.close()
-            self._watch(fd, (LAUNCHER, stream), stack)
-        gone = open_pidfd(process.pid)
-        stack.callback(os.close, gone)
-        self._selector.register(gone, selectors.EVENT_READ)
-        given = RankInput(self._inputs, self._on_cut)
-        InputThread(given.give, self._on_line)
-        return process
+        def show(data: bytes) -> None:
+            self._shown.call(self._screen.feed, rank, stream, data)
+            self._shown.call(self._call, pipe.taken, cost(data))
 
-    def _on_line(self) -> None:
-        self._line_typed = True
-
-    def _on_cut(self, rank: int, nbytes: int) -> None:
-        self._cut.append(
-            f"rank {rank} left {nbytes >> 20} MiB of input unread; its input ends here"
-        )
+        pipe = ForwardedPipe(show)
+        self._outputs.append(pipe)
+        return pipe
 
     # -- while it runs ------------------------------------------------------------------------
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> int:
-        """Show output until mpirun has ended; return mpirun's status."""
-        limit = self._options.timeout
-        ends_at = None if limit is None else time.monotonic() + limit
-        while process.poll() is None:
-            self._show(self._wait_s(ends_at))
-            now = time.monotonic()
-            if ends_at is not None and now >= ends_at:
-                ends_at = None
-                self._timed_out = True
-                self._screen.say(f"the ranks did not end within {limit:g} s and are ended")
-                self._tell(signal.SIGTERM)
-            if self._kill_at is not None and now >= self._kill_at:
-                self._kill_at = None
-                process.kill()
-        return process.returncode
+    def _feed(self, data: bytes) -> None:
+        self._log.append(data)
+        for pipe in self._inputs:
+            pipe.feed()
 
-    def _wait_s(self, ends_at: float | None) -> float | None:
-        times = [t for t in (self._screen.lines.next_due, ends_at, self._kill_at) if t is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+    def _on_input_progress(self) -> None:
+        if self._log.n_taken > self._n_taken:
+            self.on_input_taken(self._log.n_taken - self._n_taken)
+            self._n_taken = self._log.n_taken
+        for rank, nbytes in self._log.laggards():
+            self._inputs[rank].close()
+            self.on_input_cut(rank, nbytes)
 
-    def _show(self, timeout_s: float | None) -> bool:
-        """Read and show the available output; return whether there was any."""
-        ready = self._selector.select(timeout_s)
-        if self._line_typed:
-            self._line_typed = False
-            self._screen.line_was_typed()
-        while self._cut:
-            self._screen.say(self._cut.popleft())
-        has_shown = False
-        for key, _ in ready:
-            if key.data is None:
-                continue
-            rank, stream = key.data
-            data = _read(key.fd)
-            if data:
-                has_shown = True
-                self._screen.feed(rank, stream, data)
-            elif data == b"":
-                self._selector.unregister(key.fd)
-        self._screen.write(self._screen.lines.due(time.monotonic()))
-        return has_shown
-
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        if number in USER_SIGNALS:
-            process.send_signal(number)  # mpirun forwards it
-            return
-        if self._signal and number == signal.SIGINT:
-            process.kill()  # second Ctrl-C
-        else:
-            self._tell(signal.Signals(number))
-        self._signal = self._signal or number
-
-    def _tell(self, number: signal.Signals) -> None:
-        assert self._process is not None
+    def _forward(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + self._options.grace
+        if number not in USER_SIGNALS and self._kill is None:
+            self._kill = self._loop.call_later(self._options.grace, self._process.kill)
 
-    # -- end ----------------------------------------------------------------------------------
+    def _leave(self) -> None:
+        self._process.kill()
 
-    def _drain(self) -> None:
-        """Show the remaining output.
-
-        Our own pipe ends prevent an end of file, so stop when nothing more comes.
-        """
-        deadline = time.monotonic() + _DRAIN_S
-        while self._show(0.0) and time.monotonic() < deadline:
-            pass
-        for rank in (*range(self._size), LAUNCHER):
-            self._screen.finish(rank)
-
-    def _conclude(self, status: int) -> int:
-        if status and not self._signal and not self._timed_out:
-            self._screen.say(f"{self._mpirun.path.name} {exit_reason(status)}")
-        return exit_status(status, signal=self._signal, timed_out=self._timed_out)
+    def _on_end(self) -> None:
+        """Show the rest of the output, and end with the status of mpirun."""
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        status = self._process.wait()
+        _end_orphans()
+        for given in self._inputs:
+            given.close()
+        for pipe in self._outputs:
+            pipe.finish()
+        for rank in (*range(self._at.ranks), LAUNCHER):
+            self._shown.call(self._screen.finish, rank)
+        if status and not self._was_ended:
+            self._say(f"{self._mpirun.path.name} {exit_reason(status)}")
+        self._end(status)
+        self._over.set()
 
 
 def _free_row(begin: int, length: int) -> int:
@@ -452,27 +327,6 @@ def _free_row(begin: int, length: int) -> int:
         if begin <= fd < begin + length:  # inherited from our parent process
             begin = fd + 1
     return begin
-
-
-def _read(fd: int) -> bytes | None:
-    """Read available bytes; b"" at the end, None if nothing is ready."""
-    try:
-        return os.read(fd, _CHUNK)
-    except BlockingIOError:
-        return None
-
-
-@contextmanager
-def _handling_signals(handler: signal._HANDLER) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (*SIGNALS, *USER_SIGNALS)}
-    for number, previous in before.items():
-        if previous is not signal.SIG_IGN:  # else nohup or a shell's & has it ignored on purpose
-            signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 def _end_orphans() -> None:

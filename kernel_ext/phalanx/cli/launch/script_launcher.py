@@ -1,118 +1,85 @@
-"""Run one launch of a script, from start to exit status.
+"""Run one launch of a script on ranks of this engine.
 
-`ScriptLauncher` runs the `ScriptRoot` of the ranks, and handles this process's streams and signals.
-The event loop never waits for a terminal or pipe: threads read the input and show the output.
+This process is the root of the ranks: `ScriptLauncher` runs the `ScriptRoot`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from typing import Any
 
 import msgspec
 
-from phalanx.protocol import USER_SIGNALS, BootOptions, BootProgress, Notice, name_ranks
+from phalanx.protocol import BootOptions, BootProgress, Notice, name_ranks
 from phalanx.protocol.host import CommandOutput
 from phalanx.supervisor.boot import prepare_process
-from phalanx.supervisor.root.exit_status import FailureAttribution, exit_status
+from phalanx.supervisor.root.exit_status import FailureAttribution
 from phalanx.supervisor.root.script_commands import ScriptOptions
 from phalanx.supervisor.root.script_root import ScriptRoot
-from phalanx.workspace import grouped
-from phalanx.workspace.options import checked_options, starting
+from phalanx.workspace import Placement, grouped
+from phalanx.workspace.options import checked_options
 
-from .places import Job, host_names
-from .terminal import SIGNALS, InputThread, Screen, ScreenThread
+from .launcher import CommandLauncher
 
 
-class ScriptLauncher:
+class ScriptLauncher(CommandLauncher):
     """Runs a command on ranks and shows their output.
 
-    This process is the root of the ranks. `ScriptRoot` calls the ``on_`` methods and `tell`.
+    `ScriptRoot` calls the ``on_`` methods and `tell`.
     """
 
-    def __init__(self, options: argparse.Namespace, job: Job) -> None:
-        self._options = options
-        self._job = job
-        self._boot = _boot_options(options, job)
-        self._hosts = list(host_names(job.at))  # by rank
-        self._screen = Screen(options.label, self._hosts, is_verbose=options.verbose)
+    def __init__(
+        self, options: argparse.Namespace, script: ScriptOptions, at: Placement, cwd: str
+    ) -> None:
+        super().__init__(options, at)
+        self._script = script
+        self._boot = _boot_options(options, at, cwd)
         self._reasons: dict[int, str] = {}  # by rank: how it ended
-        self._input_room = threading.Condition()
-        self._input_nbytes = 0  # may be given to the ranks now; guarded by the condition's lock
-        self._signal = 0  # number of the first signal received
-        self._is_hurried = False  # whether a second Ctrl-C has ended all waits
-        self._timed_out = False
-        self._code: int | None = None  # exit status
-        self._error: OSError | None = None  # of our own output
 
-    def run(self) -> int:
-        """Start the ranks, show their output and return the exit status."""
-        with ExitStack() as stack:
-            self._screen.open_logs(self._options.log_dir, stack)
-            return asyncio.run(self._run())
+    def _start(self) -> None:
+        prepare_process(self._boot)
+        self._root = ScriptRoot(self._boot, self._script, self)
+        self._say_verbose(f"supervisor {os.getpid()}, {' '.join(self._script.command)}")
 
-    async def _run(self) -> int:
-        self._loop = asyncio.get_running_loop()
-        job, limit = self._job, self._options.timeout
-        options = ScriptOptions(
-            job.command,
-            job.words,
-            job.env,
-            job.is_script_checked,
-            self._options.keep_going,
-            self._options.max_restarts,
-        )
-        with starting():
-            self._shown = ScreenThread(self._screen, lambda error: self._call(self._fail, error))
-            prepare_process(self._boot)
-            self._root = ScriptRoot(self._boot, options, self)
-            self._handle_signals()
-            InputThread(self._give, self._on_line_typed)
-        if limit is not None:
-            self._loop.call_later(limit, self._on_time_limit)
-        self._say_verbose(f"supervisor {os.getpid()}, {' '.join(job.command)}")
+    async def _follow(self) -> None:
         log = _ScreenLog(self._say)
         logging.getLogger("phalanx").addHandler(log)
         try:
             await self._root.run()
         finally:
             logging.getLogger("phalanx").removeHandler(log)
-        await self._shown.finish()
-        if self._error is not None:
-            raise self._error
-        return 1 if self._code is None else self._code
 
-    def _call(self, function: Callable[..., object], *args: object) -> None:
-        """Call a function on the event loop, from another thread."""
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(function, *args)
+    def _feed(self, data: bytes) -> None:
+        self._root.commands.input(data)
 
-    def _end(self, status: int) -> None:
-        """End the ranks that still run, and then the launch."""
-        if self._code is None:
-            self._code = exit_status(status, signal=self._signal, timed_out=self._timed_out)
+    def _forward(self, number: signal.Signals) -> None:
+        self._root.on_signal(number)
+
+    def _leave(self) -> None:
         self._root.end()
 
-    def _fail(self, error: OSError) -> None:
-        """End the launch: the output cannot be shown."""
-        self._error = error
-        self._shown.abandon()
-        self._root.end()
+    def _handlers(self) -> dict[signal.Signals, Callable[[signal.Signals], object]]:
+        handlers = super()._handlers()
+        # Ctrl-\ shows the ranks' stacks, as Java and Go programs do.
+        handlers[signal.SIGQUIT] = self._on_quit
+        if any(not plan.is_local for plan in self._at.hosts):
+            handlers[signal.SIGTSTP] = lambda _number: self._say(
+                "it does not stop: ranks on other hosts would miss it, and end"
+            )
+        return handlers
 
-    # -- what is shown ------------------------------------------------------------------------
+    def _on_quit(self, _number: signal.Signals) -> None:
+        self._stacks = self._loop.create_task(self._say_stacks())
 
-    def _say(self, text: str) -> None:
-        self._shown.call(self._screen.say, text)
+    async def _say_stacks(self) -> None:
+        texts = {rank: stack.text for rank, stack in (await self._root.stacks()).items()}
+        for ranks, text in grouped(texts):
+            self._say(f"{name_ranks(ranks)}: {text}")
 
-    def _say_verbose(self, text: str) -> None:
-        self._shown.call(self._screen.say_verbose, text)
+    # -- what the root calls --------------------------------------------------------------------
 
     def on_output(self, output: CommandOutput) -> None:
         """Show output, then let the rank print more."""
@@ -138,8 +105,8 @@ class ScriptLauncher:
 
     def on_all_ended(self, attribution: FailureAttribution) -> None:
         """Say how the script ended, and end with its status."""
-        if self._signal or self._timed_out:
-            pass  # the user knows why
+        if self._was_ended:
+            pass
         elif attribution.done_without:
             names = name_ranks(attribution.done_without)
             self._say(f"the others have ended well without {names}")
@@ -154,89 +121,26 @@ class ScriptLauncher:
         elif message.state == "starting" and message.text:
             self._say(f"{message.name}: {message.text}")
         elif message.state == "up":
-            plans = self._job.at.hosts
+            plans = self._at.hosts
             first = sum(plan.ranks for plan in plans[: message.host])
-            if self._job.at.remote.job.nodes:  # the scheduler chose the node
+            if self._at.remote.job.nodes:  # the scheduler chose the node
                 for rank in range(first, first + plans[message.host].ranks):
                     self._hosts[rank] = message.name
             self._say_verbose(f"{message.name} is up after {message.seconds:.1f} s")
 
-    async def _say_stacks(self) -> None:
-        texts = {rank: stack.text for rank, stack in (await self._root.stacks()).items()}
-        for ranks, text in grouped(texts):
-            self._say(f"{name_ranks(ranks)}: {text}")
 
-    # -- input --------------------------------------------------------------------------------
-
-    def _give(self, data: bytes) -> None:
-        """Send input to the ranks; wait while no rank takes more."""
-        with self._input_room:
-            self._input_room.wait_for(lambda: self._input_nbytes > 0)
-            self._input_nbytes -= len(data)
-        self._call(self._root.commands.input, data)
-
-    def on_input_taken(self, nbytes: int) -> None:
-        """Let the input's thread read more."""
-        with self._input_room:
-            self._input_nbytes += nbytes
-            self._input_room.notify()
-
-    def on_input_cut(self, rank: int, nbytes: int) -> None:
-        """Say that the input of a rank ends early."""
-        self._say(f"rank {rank} left {nbytes >> 20} MiB of input unread; its input ends here")
-
-    def _on_line_typed(self) -> None:
-        self._shown.call(self._screen.line_was_typed)
-
-    # -- signals ------------------------------------------------------------------------------
-
-    def _on_time_limit(self) -> None:
-        self._timed_out = True
-        self._say(f"the ranks did not end within {self._options.timeout:g} s and are ended")
-        self._root.on_signal(signal.SIGINT)
-
-    def _on_signal(self, number: signal.Signals) -> None:
-        if self._signal and number == signal.SIGINT:
-            if self._is_hurried:  # a third Ctrl-C; the sweeper kills what is left
-                os._exit(exit_status(1, signal=self._signal))
-            self._is_hurried = True
-            self._shown.abandon()
-            self._end(1)
-        self._signal = self._signal or number
-        self._root.on_signal(number)
-
-    def _on_quit(self) -> None:
-        self._stacks = self._loop.create_task(self._say_stacks())
-
-    def _handle_signals(self) -> None:
-        handlers: dict[signal.Signals, Any] = dict.fromkeys(SIGNALS, self._on_signal)
-        handlers |= dict.fromkeys(USER_SIGNALS, self._root.on_signal)
-        # Ctrl-\ shows the ranks' stacks, as Java and Go programs do.
-        handlers[signal.SIGQUIT] = lambda _number: self._on_quit()
-        if any(not plan.is_local for plan in self._job.at.hosts):
-            handlers[signal.SIGTSTP] = lambda _number: self._say(
-                "it does not stop: ranks on other hosts would miss it, and end"
-            )
-        for number, handler in handlers.items():
-            # Ignored by nohup or a shell's &: the ranks, which inherit that, get the default.
-            is_ignored = signal.getsignal(number) is signal.SIG_IGN
-            self._loop.add_signal_handler(
-                number, (lambda _number: None) if is_ignored else handler, number
-            )
-
-
-def _boot_options(options: argparse.Namespace, job: Job) -> BootOptions:
+def _boot_options(options: argparse.Namespace, at: Placement, cwd: str) -> BootOptions:
     checked = checked_options(
-        job.at.ranks,
+        at.ranks,
         None,
         0.0,
         options.heartbeat_timeout,
         options.transport,
-        hosts=job.at.hosts,
-        remote=job.at.remote,
+        hosts=at.hosts,
+        remote=at.remote,
         grace_s=options.grace,
     )
-    return msgspec.structs.replace(checked, cwd=job.cwd)
+    return msgspec.structs.replace(checked, cwd=cwd)
 
 
 class _ScreenLog(logging.Handler):

@@ -28,7 +28,6 @@ from .lines import BACKGROUND_S, LabelledLines, rank_label
 
 STREAMS = {"stdout": 1, "stderr": 2}
 LAUNCHER = -1  # used as a rank: unlabelled lines of the program that started the ranks
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a launch
 _NBYTES = 1 << 16
 
 
