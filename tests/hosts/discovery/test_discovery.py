@@ -15,7 +15,7 @@ from hosts.discovery.macs import SAVED, Mac, macs, mesh, plug, survey_of, wired,
 
 from phalanx.cli.config.networks import DiscoveryError
 from phalanx.cli.config.planner import Discovery
-from phalanx.cli.config.setup import setup_steps
+from phalanx.cli.config.setup import setup_scripts
 from phalanx.cli.config.surveys import load_surveys, read_survey, save_surveys
 from phalanx.hosts import Host, to_json
 
@@ -115,13 +115,13 @@ def test_dot_and_commands_are_those_of_mlx(monkeypatch, name):
     ours = discovered(hosts)
     assert ours.dot("thunderbolt") + "\n" == mlx.said("--dot")
     theirs = mlx.said("--backend", "ring").split("Hostfile\n")[0]
-    steps = setup_steps(ours.surveys, ours.cables)
+    scripts = setup_scripts(ours.surveys, ours.cables)
     # MLX does not look at results: where there is no route yet, its change of one fails.
     told = "\n".join(
         f"Setup for {host.name}\n{'=' * (10 + len(host.name))}\n"
-        + "".join(step.command.partition(" || ")[0] + "\n" for step in own)
+        + "".join(command.partition(" || ")[0] + "\n" for command in script.commands)
         + "\n"
-        for host, own in zip(hosts, steps, strict=True)
+        for host, script in zip(hosts, scripts, strict=True)
     )
     assert told.split() == theirs.split()
 
@@ -133,7 +133,7 @@ def test_a_hub_hides_no_cable():
     found = saved("hub")
     assert [(c.a, c.b) for c in found.cables] == [(0, 2), (0, 1), (1, 2)]
     assert found.plan("thunderbolt").hostfile.backend == "jaccl"
-    commands = [step.command for step in setup_steps(found.surveys, found.cables)[0]]
+    commands = setup_scripts(found.surveys, found.cables)[0].commands
     assert commands[1].startswith("sudo ifconfig en2 inet")
     assert commands[3].endswith("alias")  # two cables through one socket
 
