@@ -1,4 +1,4 @@
-"""Assign addresses to cables: run each host's script, try the cables, undo it.
+"""Assign addresses to cables by one script per host; undo them.
 
 The settings do not survive a reboot of the host. That is on purpose: a reboot also removes a wrong
 setup.
@@ -36,7 +36,7 @@ class SetupError(DistributedError):
 
 
 class SetupScript(NamedTuple):
-    """Shell commands that give a host's ends of cables their addresses, and take them back."""
+    """Shell commands that set up the cables of a host, and undo that."""
 
     commands: tuple[str, ...] = ()
     undo: tuple[str, ...] = ()
@@ -175,7 +175,8 @@ class CableSetup:
             {i: ("run", "\n".join([head, *own])) for i, own in tries.items()},
             _TIMEOUT_S + _PINGS_S * max(map(len, tries.values())),
         )
-        silent, untried = [], []
+        silent: list[str] = []
+        untried: list[str] = []
         for number, c in enumerate(self.cables):
             here, there = self.surveys[c.a].name, self.surveys[c.b].name
             status, output = answers[c.a].value or (1, "")
@@ -186,7 +187,7 @@ class CableSetup:
 
 
 def _failure(output: str) -> str:
-    """Name the command of a script that has failed, and the last line that it wrote."""
+    """Return the command that failed, and the last line before it."""
     lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()] or ["sh"]
     said = lines[-2][:200] if len(lines) > 1 else "no error message"
     return f"'{lines[-1]}' failed ({said})"
