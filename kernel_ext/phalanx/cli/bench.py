@@ -31,7 +31,7 @@ from phalanx.hosts import (
 )
 from phalanx.widgets import HEADER, format_measurement, sweep_model, sweep_words
 
-from .common import machine_header
+from .machine import machine_header
 
 if TYPE_CHECKING:
     from phalanx.protocol import Measurement

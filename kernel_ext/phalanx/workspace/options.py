@@ -343,6 +343,9 @@ def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
     if cwd is not None and not Path(cwd).is_dir():
         msg = f"--cwd {cwd}: there is no such folder on this machine"
         raise ValueError(msg)
+    if cwd is not None and not os.access(cwd, os.X_OK):
+        msg = f"--cwd {cwd}: you may not go there"
+        raise ValueError(msg)
 
 
 def _job(said: JobOptions | Mapping[str, object] | None) -> JobOptions:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.programs.terminal import Terminal
 
-from phalanx.cli.common import split
-from phalanx.cli.launch.command import place
+from phalanx.cli.launch.command import place, split
 from phalanx.cli.launch.lines import (
     PROMPT_AFTER_S,
     REDRAW_AFTER_S,

@@ -16,24 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.errors import did_you_mean
 from phalanx.hosts import (
     Hostfile,
     add_host_arguments,
     count_of,
     environment,
+    host_options,
     idle_notes,
     is_python,
-    job_options,
     launcher_lines,
     named_hosts,
     recognise_job,
     resolve,
     seconds,
-    ssh_words,
 )
 from phalanx.protocol import GRACE_S
-
-from ..common import checked_cwd, split
 
 if TYPE_CHECKING:
     from phalanx.workspace import Placement
@@ -163,6 +161,45 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return split(words, takes_value)
 
 
+def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Split the words into our options and the user's command.
+
+    The command begins at the first word that is not an option. ``options`` tells for each option of
+    launch whether it takes a value. The error for an unknown option names the nearest.
+
+    Examples
+    --------
+    >>> split(["-n", "2", "run.py", "--verbose", "-n"], {"-n": True, "--verbose": False})
+    (['-n', '2'], ['run.py', '--verbose', '-n'])
+    >>> split(["-n2", "-m", "pkg", "x"], {"-n": True, "-m": True})
+    (['-n2'], ['-m', 'pkg', 'x'])
+    >>> split(["--", "-odd"], {})
+    ([], ['-odd'])
+    """
+    place = 0
+    while place < len(words):
+        word = words[place]
+        if word == "--":
+            return list(words[:place]), list(words[place + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            break
+        name, has_value = _option(word)
+        if name not in options:
+            hint = did_you_mean(name, options, "see phalanx launch --help")
+            msg = f"there is no option '{name}'; {hint}"
+            raise ValueError(msg)
+        place += 2 if options[name] and not has_value else 1
+    return list(words[:place]), list(words[place:])
+
+
+def _option(word: str) -> tuple[str, bool]:
+    """Return an option's name, and whether the word includes a value."""
+    if word.startswith("--"):
+        name, equals, _ = word.partition("=")
+        return name, bool(equals)
+    return word[:2], len(word) > 2
+
+
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Run the command on ranks; return the first failed rank's status."""
     python = options.python or sys.executable
@@ -191,12 +228,11 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     # Python buffers lines on a pipe; the ranks' lines should come as soon as they are printed.
     env.setdefault("PYTHONUNBUFFERED", "1")
     is_checked = not options.no_verify_script
+    cwd = Path(options.cwd or Path.cwd()).absolute()
     command = list(rest)
+    # If no rank runs here, do not look for the script on this machine.
     if not rest or not at.hosts or any(plan.is_local for plan in at.hosts):
-        cwd = checked_cwd(options.cwd)
         command = resolve(rest, python, cwd, env.get("PATH"), is_checked=is_checked)
-    else:  # no rank runs here, so do not look for the script on this machine
-        cwd = Path(options.cwd or Path.cwd()).absolute()
     threads = "" if is_mpi or not is_python(rest) else at.say_threads()
     for line in [*notes, *([threads] if threads else [])]:
         print(f"phalanx launch: {line}", file=sys.stderr)
@@ -215,7 +251,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _check_backend(options: argparse.Namespace, *, has_hosts: bool, is_mpi: bool) -> None:
-    """Refuse options that the backend would not get; mpirun reaches the hosts by itself."""
+    """Refuse options of the other backend; mpirun reaches hosts by itself."""
     if not is_mpi:
         if options.mpi_arg:
             msg = "--mpi-arg is for --backend mpi"
@@ -257,21 +293,11 @@ def place(
 
     from phalanx.workspace import resolve_placement
 
-    job = job_options(options)
-    has_hosts = hostfile is not None or bool(job.nodes)
-    found = resolve_placement(
-        options.n if has_hosts else options.n or 1,
-        hostfile=hostfile and msgspec.structs.replace(hostfile, backend="", envs=()),
-        python=options.python if has_hosts else None,
-        cwd=options.cwd,
-        env=env,
-        ssh_args=ssh_words(options),
-        interface=options.interface,
-        launcher=options.launcher,
-        boot_timeout=options.boot_timeout,
-        connections_per_ip=options.connections_per_ip if has_hosts else None,
-        job=job,
-    )
+    named = hostfile and msgspec.structs.replace(hostfile, backend="", envs=())
+    said = {**host_options(options), "hosts": None, "hostfile": named, "env": env}
+    if hostfile is None and not options.nodes:  # all ranks run here
+        said |= {"n": options.n or 1, "python": None, "connections_per_ip": None}
+    found = resolve_placement(**said)
     is_here = len(found.hosts) == 1 and found.hosts[0].is_local
     return replace(found, hosts=()) if is_here else found
 
