@@ -28,7 +28,7 @@ from .options import (
     recognise_job,
     seconds,
     seconds_above_0,
-    ssh_words,
+    words_of,
 )
 from .start_plan import (
     environment,

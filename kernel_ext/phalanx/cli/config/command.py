@@ -170,7 +170,7 @@ def _surveys(options: argparse.Namespace) -> tuple[list[Host], HostProbes, list[
     local = () if options.from_saved is not None else hosts.local_hosts(named)
     remote = RemoteOptions(
         python=options.python or "python3",  # the questions need no more than any Python
-        ssh_args=hosts.ssh_words(options),
+        ssh_args=hosts.words_of("--ssh-arg", options.ssh_arg),
         timeout_s=options.timeout / 2,  # for ssh to connect
     )
 

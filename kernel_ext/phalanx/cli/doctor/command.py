@@ -30,8 +30,8 @@ from phalanx.hosts import (
     plan,
     recognise_job,
     seconds_above_0,
-    ssh_words,
     uses_job,
+    words_of,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.supervisor.hosts.addresses import real_name
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     far = [its for its in plans if not its.is_local]
     remote = RemoteOptions(
         python=options.python or "",
-        ssh_args=ssh_words(options),
+        ssh_args=words_of("--ssh-arg", options.ssh_arg),
         interface=options.interface or "",
         timeout_s=options.timeout,
         launcher=launcher,

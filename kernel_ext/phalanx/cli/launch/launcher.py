@@ -22,13 +22,13 @@ from phalanx.supervisor.root.exit_status import exit_status
 from phalanx.workspace import Placement
 from phalanx.workspace.options import starting
 
-from .terminal import InputThread, Screen, ScreenThread
+from .terminal import InputThread, Screen
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a launch
 
 
 class CommandLauncher(ABC):
-    """Runs a command on ranks, shows their output and gives them the input."""
+    """Runs a command on ranks, shows output and forwards input."""
 
     _limit_signal = signal.SIGINT  # ends ranks when the time limit is over
 
@@ -54,14 +54,14 @@ class CommandLauncher(ABC):
     async def _run(self) -> int:
         self._loop = asyncio.get_running_loop()
         with starting():
-            self._shown = ScreenThread(self._screen, lambda error: self._call(self._fail, error))
-            InputThread(self._give, self._on_line_typed)
+            self._screen.start(self._fail)
+            InputThread(self._give, self._screen.line_was_typed)
             self._start()
             self._handle_signals()
         if self._options.timeout is not None:
             self._loop.call_later(self._options.timeout, self._on_time_limit)
         await self._follow()
-        await self._shown.finish()
+        await self._screen.close()
         if self._error is not None:
             raise self._error
         return 1 if self._code is None else self._code
@@ -86,11 +86,6 @@ class CommandLauncher(ABC):
     def _leave(self) -> None:
         """End at once what still runs."""
 
-    def _call(self, function: Callable[..., object], *args: object) -> None:
-        """Call a function on the event loop, from another thread."""
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(function, *args)
-
     def _end(self, status: int) -> None:
         """End the ranks that still run, and then the launch."""
         if self._code is None:
@@ -100,19 +95,13 @@ class CommandLauncher(ABC):
     def _fail(self, error: OSError) -> None:
         """End the launch: the output cannot be shown."""
         self._error = error
-        self._shown.abandon()
+        self._screen.abandon()
         self._leave()
 
     @property
     def _was_ended(self) -> bool:
-        """Whether a signal or the time limit has ended the ranks: the user knows why."""
+        """Whether a signal or the time limit has ended the ranks."""
         return bool(self._signal) or self._timed_out
-
-    def _say(self, text: str) -> None:
-        self._shown.call(self._screen.say, text)
-
-    def _say_verbose(self, text: str) -> None:
-        self._shown.call(self._screen.say_verbose, text)
 
     # -- input --------------------------------------------------------------------------------
 
@@ -121,7 +110,8 @@ class CommandLauncher(ABC):
         with self._input_room:
             self._input_room.wait_for(lambda: self._input_nbytes > 0)
             self._input_nbytes -= len(data)
-        self._call(self._feed, data)
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._feed, data)
 
     def on_input_taken(self, nbytes: int) -> None:
         """Let the input's thread read more."""
@@ -131,16 +121,15 @@ class CommandLauncher(ABC):
 
     def on_input_cut(self, rank: int, nbytes: int) -> None:
         """Say that the input of a rank ends early."""
-        self._say(f"rank {rank} left {nbytes >> 20} MiB of input unread; its input ends here")
-
-    def _on_line_typed(self) -> None:
-        self._shown.call(self._screen.line_was_typed)
+        self._screen.say(
+            f"rank {rank} left {nbytes >> 20} MiB of input unread; its input ends here"
+        )
 
     # -- signals ------------------------------------------------------------------------------
 
     def _on_time_limit(self) -> None:
         self._timed_out = True
-        self._say(f"the ranks did not end within {self._options.timeout:g} s and are ended")
+        self._screen.say(f"the ranks did not end within {self._options.timeout:g} s and are ended")
         self._forward(self._limit_signal)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -148,7 +137,7 @@ class CommandLauncher(ABC):
             if self._is_hurried:  # a third Ctrl-C; the sweeper kills what is left
                 os._exit(exit_status(1, signal=self._signal))
             self._is_hurried = True
-            self._shown.abandon()
+            self._screen.abandon()
             self._end(1)
         self._signal = self._signal or number
         self._forward(number)

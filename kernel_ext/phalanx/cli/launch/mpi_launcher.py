@@ -14,7 +14,6 @@ import ctypes
 import fcntl
 import os
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.distributed.bootstrap.mpi import KEY_FILE_VARIABLE
+from phalanx.hosts import words_of
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
 from phalanx.supervisor.processes.streams import (
@@ -71,68 +71,37 @@ class Mpirun:
     kind: str
 
     def command(
-        self,
-        size: int,
-        arguments: Sequence[str],
-        *,
-        is_root: bool | None = None,
-        hosts: Sequence[HostPlan] = (),
+        self, size: int, arguments: Sequence[str], hosts: Sequence[HostPlan], env: Collection[str]
     ) -> list[str]:
         """Return the words that start ``size`` ranks, before the ranks' command.
 
         Open MPI gets options to run as root and to run more ranks than cores, which it refuses by
-        default. With ``hosts``, the hosts are filled in order.
+        default. With ``hosts``, the hosts are filled in order, and get the variables ``env``.
 
         Examples
         --------
-        >>> Mpirun(Path("mpirun"), "openmpi").command(2, ["-q"], is_root=False)
-        ['mpirun', '--map-by', ':OVERSUBSCRIBE', '-q', '-n', '2']
+        >>> hosts = [HostPlan("a", 2), HostPlan("b", 1)]
+        >>> Mpirun(Path("mpirun"), "openmpi").command(3, ["--map-by", "core"], hosts, ["X"])[-8:]
+        ['--map-by', 'core', '-n', '3', '--host', 'a:2,b:1', '-x', 'X']
         """
         words = [str(self.path)]
-        if self.kind == "openmpi":
-            if os.geteuid() == 0 if is_root is None else is_root:
-                words.append("--allow-run-as-root")
-            if not any(word.startswith(("--map-by", "--oversubscribe")) for word in arguments):
-                words += ["--map-by", f"{'slot' if hosts else ''}:OVERSUBSCRIBE"]
-        return [*words, *arguments, "-n", str(size)]
-
-    def places(self, hosts: Sequence[HostPlan], env: Collection[str]) -> list[str]:
-        """Return the options for the hosts and for variables sent to them.
-
-        Examples
-        --------
-        >>> Mpirun(Path("mpirun"), "openmpi").places([HostPlan("a", 2), HostPlan("b", 1)], ["X"])
-        ['--host', 'a:2,b:1', '-x', 'X']
-        """
-        if not hosts:
-            return []
-        listed = ",".join(f"{plan.name}:{plan.ranks}" for plan in hosts)
-        if self.kind != "openmpi":  # hydra passes on the whole environment
-            return ["-hosts", listed]
-        return ["--host", listed, *(word for name in env for word in ("-x", name))]
+        is_openmpi = self.kind == "openmpi"
+        if is_openmpi and os.geteuid() == 0:
+            words.append("--allow-run-as-root")
+        if is_openmpi and not any(w.startswith(("--map-by", "--oversubscribe")) for w in arguments):
+            words += ["--map-by", f"{'slot' if hosts else ''}:OVERSUBSCRIBE"]
+        words += [*arguments, "-n", str(size)]
+        if hosts:
+            listed = ",".join(f"{plan.name}:{plan.ranks}" for plan in hosts)
+            words += ["--host" if is_openmpi else "-hosts", listed]
+        if hosts and is_openmpi:  # hydra passes on the whole environment
+            words += [word for name in env for word in ("-x", name)]
+        return words
 
     def library(self) -> Path | None:
         """Return the libmpi installed with this mpirun, for mpi4py; else None."""
         file = self.path.resolve().parent.parent / "lib" / _LIBRARIES.get(self.kind, "")
         return file if file.is_file() else None
-
-
-def mpi_arguments(given: Sequence[str]) -> list[str]:
-    """Read ``--mpi-arg`` options, each of which may hold several words.
-
-    Examples
-    --------
-    >>> mpi_arguments(["--bind-to none", "-q"])
-    ['--bind-to', 'none', '-q']
-    """
-    words = []
-    for argument in given:
-        try:
-            words += shlex.split(argument)
-        except ValueError as error:
-            msg = f"--mpi-arg {argument}: {error}"
-            raise ValueError(msg) from error
-    return words
 
 
 def find_mpirun(env: Mapping[str, str]) -> Mpirun:
@@ -175,7 +144,7 @@ class MpiLauncher(CommandLauncher):
         self._script = script
         self._cwd = cwd
         self._env = {**os.environ, **script.env}
-        self._words = mpi_arguments(options.mpi_arg)
+        self._words = words_of("--mpi-arg", options.mpi_arg)
         self._mpirun = find_mpirun(self._env)
         library = self._mpirun.library()
         if library is not None:
@@ -196,8 +165,7 @@ class MpiLauncher(CommandLauncher):
         self._stack = ExitStack()
         ours = os.getpid(), self._first_fd, self._open_pipes(), self._make_key()
         words = [
-            *self._mpirun.command(self._at.ranks, self._words, hosts=self._at.hosts),
-            *self._mpirun.places(self._at.hosts, self._script.env),
+            *self._mpirun.command(self._at.ranks, self._words, self._at.hosts, self._script.env),
             *("sh", "-c", _RANK, "sh", *map(str, ours)),
             *self._script.command,
         ]
@@ -222,7 +190,7 @@ class MpiLauncher(CommandLauncher):
         self._pidfd = open_pidfd(self._process.pid)
         self._loop.add_reader(self._pidfd, self._on_end)
         self.on_input_taken(WINDOW_COST)
-        self._say_verbose(f"{self._mpirun.path}: process {self._process.pid}")
+        self._screen.say_verbose(f"{self._mpirun.path}: process {self._process.pid}")
 
     async def _follow(self) -> None:
         with self._stack:
@@ -270,11 +238,10 @@ class MpiLauncher(CommandLauncher):
         assert kept == place, "the row was free"
 
     def _forwarded(self, rank: int, stream: str) -> ForwardedPipe:
-        """Make a pipe whose output is shown."""
+        """Make a pipe, and show what comes out of it."""
 
         def show(data: bytes) -> None:
-            self._shown.call(self._screen.feed, rank, stream, data)
-            self._shown.call(self._call, pipe.taken, cost(data))
+            self._screen.feed(rank, stream, data, lambda: pipe.taken(cost(data)))
 
         pipe = ForwardedPipe(show)
         self._outputs.append(pipe)
@@ -304,7 +271,7 @@ class MpiLauncher(CommandLauncher):
         self._process.kill()
 
     def _on_end(self) -> None:
-        """Show the rest of the output, and end with the status of mpirun."""
+        """Show the rest of the output; end with mpirun's status."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         status = self._process.wait()
@@ -314,9 +281,9 @@ class MpiLauncher(CommandLauncher):
         for pipe in self._outputs:
             pipe.finish()
         for rank in (*range(self._at.ranks), LAUNCHER):
-            self._shown.call(self._screen.finish, rank)
+            self._screen.finish(rank)
         if status and not self._was_ended:
-            self._say(f"{self._mpirun.path.name} {exit_reason(status)}")
+            self._screen.say(f"{self._mpirun.path.name} {exit_reason(status)}")
         self._end(status)
         self._over.set()
 

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -42,10 +43,10 @@ class ScriptLauncher(CommandLauncher):
     def _start(self) -> None:
         prepare_process(self._boot)
         self._root = ScriptRoot(self._boot, self._script, self)
-        self._say_verbose(f"supervisor {os.getpid()}, {' '.join(self._script.command)}")
+        self._screen.say_verbose(f"supervisor {os.getpid()}, {' '.join(self._script.command)}")
 
     async def _follow(self) -> None:
-        log = _ScreenLog(self._say)
+        log = _ScreenLog(self._screen.say)
         logging.getLogger("phalanx").addHandler(log)
         try:
             await self._root.run()
@@ -66,7 +67,7 @@ class ScriptLauncher(CommandLauncher):
         # Ctrl-\ shows the ranks' stacks, as Java and Go programs do.
         handlers[signal.SIGQUIT] = self._on_quit
         if any(not plan.is_local for plan in self._at.hosts):
-            handlers[signal.SIGTSTP] = lambda _number: self._say(
+            handlers[signal.SIGTSTP] = lambda _number: self._screen.say(
                 "it does not stop: ranks on other hosts would miss it, and end"
             )
         return handlers
@@ -77,31 +78,31 @@ class ScriptLauncher(CommandLauncher):
     async def _say_stacks(self) -> None:
         texts = {rank: stack.text for rank, stack in (await self._root.stacks()).items()}
         for ranks, text in grouped(texts):
-            self._say(f"{name_ranks(ranks)}: {text}")
+            self._screen.say(f"{name_ranks(ranks)}: {text}")
 
     # -- what the root calls --------------------------------------------------------------------
 
     def on_output(self, output: CommandOutput) -> None:
         """Show output, then let the rank print more."""
-        self._shown.call(self._screen.feed, output.rank, output.stream, output.data)
-        self._shown.call(self._call, self._root.commands.output_shown, output)
+        shown = partial(self._root.commands.output_shown, output)
+        self._screen.feed(output.rank, output.stream, output.data, shown)
 
     def on_started(self, pids: Sequence[int]) -> None:
         """Name the processes."""
         for rank, pid in enumerate(pids):
-            self._say_verbose(f"rank {rank}: process {pid}")
+            self._screen.say_verbose(f"rank {rank}: process {pid}")
 
     def on_not_started(self, message: str) -> None:
         """Show why no rank runs, and end."""
         for reason in message.splitlines():
-            self._say(f"the ranks could not be started: {reason}")
+            self._screen.say(f"the ranks could not be started: {reason}")
         self._end(1)
 
     def on_rank_ended(self, rank: int, reason: str) -> None:
         """Show the rest of a rank's output."""
         self._reasons[rank] = reason
-        self._shown.call(self._screen.finish, rank)
-        self._say_verbose(f"rank {rank} {reason}")
+        self._screen.finish(rank)
+        self._screen.say_verbose(f"rank {rank} {reason}")
 
     def on_all_ended(self, attribution: FailureAttribution) -> None:
         """Say how the script ended, and end with its status."""
@@ -109,24 +110,24 @@ class ScriptLauncher(CommandLauncher):
             pass
         elif attribution.done_without:
             names = name_ranks(attribution.done_without)
-            self._say(f"the others have ended well without {names}")
+            self._screen.say(f"the others have ended well without {names}")
         elif (culprit := attribution.culprit) >= 0:
-            self._say(f"rank {culprit} {self._reasons[culprit]}{attribution.beside}")
+            self._screen.say(f"rank {culprit} {self._reasons[culprit]}{attribution.beside}")
         self._end(attribution.status)
 
     def tell(self, message: BootProgress | Notice) -> None:
         """Show how a host starts, or a line about ranks."""
         if isinstance(message, Notice):
-            self._say(message.text)
+            self._screen.say(message.text)
         elif message.state == "starting" and message.text:
-            self._say(f"{message.name}: {message.text}")
+            self._screen.say(f"{message.name}: {message.text}")
         elif message.state == "up":
             plans = self._at.hosts
             first = sum(plan.ranks for plan in plans[: message.host])
             if self._at.remote.job.nodes:  # the scheduler chose the node
                 for rank in range(first, first + plans[message.host].ranks):
                     self._hosts[rank] = message.name
-            self._say_verbose(f"{message.name} is up after {message.seconds:.1f} s")
+            self._screen.say_verbose(f"{message.name} is up after {message.seconds:.1f} s")
 
 
 def _boot_options(options: argparse.Namespace, at: Placement, cwd: str) -> BootOptions:
