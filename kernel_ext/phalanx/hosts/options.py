@@ -159,7 +159,7 @@ def idle_notes(options: argparse.Namespace, idle: Mapping[str, str]) -> list[str
 
 
 def words_of(option: str, texts: list[str]) -> tuple[str, ...]:
-    """Split the values of an option, each of which may hold several words.
+    """Split the values of an option into words, as a shell does.
 
     Raises
     ------

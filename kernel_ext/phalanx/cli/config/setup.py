@@ -36,7 +36,7 @@ class SetupError(DistributedError):
 
 
 class SetupScript(NamedTuple):
-    """Shell commands that set up the cables of a host, and undo that."""
+    """Shell commands that set up a host's cables, and undo that."""
 
     commands: tuple[str, ...] = ()
     undo: tuple[str, ...] = ()

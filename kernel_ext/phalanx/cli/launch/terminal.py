@@ -45,9 +45,9 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 class Screen:
-    """Shows whole lines of ranks with labels, on a thread that may wait for readers.
+    """Shows whole lines of ranks with labels, on a thread.
 
-    Each method is done after all earlier ones, and waits for nothing.
+    Only the thread waits for readers. It does what the methods ask for in their order.
 
     Parameters
     ----------

@@ -156,10 +156,6 @@ class FailureAttribution:
         return bool(chain) and chain[-1] not in self._statuses
 
     @property
-    def ranks(self) -> range:
-        return range(self._size)
-
-    @property
     def running(self) -> tuple[int, ...]:
         """Return the ranks that have not ended."""
         return tuple(rank for rank in range(self._size) if rank not in self._statuses)

@@ -114,7 +114,7 @@ class ScriptRoot(Root):
 
     async def stacks(self) -> dict[int, RankStack]:
         """Return where the code of each rank is."""
-        return await self._inspector.stacks(self._attribution.ranks if self._has_begun else ())
+        return await self._inspector.stacks(self._host.ranks if self._has_begun else ())
 
     def tell(self, message: BootProgress | Notice) -> None:
         """Pass a message on to the launcher."""
@@ -192,7 +192,7 @@ class ScriptRoot(Root):
         self._membership.look()  # this rank may have been the only one the others waited for
         if not self._attribution.running:
             attribution = self._attribution
-            attribution.leave_behind(set(attribution.ranks) - set(self._world.members))
+            attribution.leave_behind(set(self._host.ranks) - set(self._world.members))
             self._launcher.on_all_ended(attribution)
 
     def _go_on(self, rank: int, reason: str) -> None:
