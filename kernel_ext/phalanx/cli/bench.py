@@ -51,8 +51,6 @@ examples:
   phalanx bench --hosts a,b -n 2
 """
 
-PASSES_ON = False
-
 
 def _size(text: str) -> int:
     try:

@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(words)
     rest += kept
     command = _command(options.command)
-    if rest and not command.PASSES_ON:
+    if rest and not getattr(command, "PASSES_ON", False):
         parser.error(f"{options.command}: {_unknown(rest[0], parser, options.command)}")
     try:
         code: int = command.run(options, rest)

@@ -36,7 +36,6 @@ examples:
   phalanx config --hosts a,b,c --over thunderbolt --auto-setup --output hosts.json
   phalanx config --hosts a,b,c --save said && phalanx config --from-saved said --backend ring
 """
-PASSES_ON = False
 _HELPS = {
     "--hosts": "names, addresses or user@name:port (default: this machine)",
     "--env": "kept in the hostfile for the ranks; may be repeated",

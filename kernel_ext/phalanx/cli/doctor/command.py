@@ -55,8 +55,6 @@ examples:
   salloc -N 3 phalanx doctor                 (the hosts of the job, by srun)
   phalanx doctor --launcher slurm --nodes 3  (what is needed here to submit a job)
 """
-
-PASSES_ON = False
 _HELPS = {
     "--launcher": "how ranks will be started: checks its commands and folder here, and the hosts of the "
     f"job that this runs in, which is recognised; {', '.join(LAUNCHERS)}",
