@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from phalanx.cli.common import machine_header
+from phalanx.cli.machine import machine_header
 
 
 def arguments(description: str, **options: tuple[Any, str]) -> argparse.ArgumentParser:

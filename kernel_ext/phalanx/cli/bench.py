@@ -31,7 +31,7 @@ from phalanx.hosts import (
 )
 from phalanx.widgets import HEADER, format_measurement, sweep_model, sweep_words
 
-from .common import machine_header
+from .machine import machine_header
 
 if TYPE_CHECKING:
     from phalanx.protocol import Measurement
@@ -50,8 +50,6 @@ examples:
   phalanx bench -n 4 --op all_gather -e 256M
   phalanx bench --hosts a,b -n 2
 """
-
-PASSES_ON = False
 
 
 def _size(text: str) -> int:

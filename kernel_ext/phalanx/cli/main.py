@@ -21,7 +21,7 @@ from phalanx.errors import DistributedError, did_you_mean, is_refused, say_refus
 # the command that is asked for is imported: all of them take 0.4 s.
 _COMMANDS = {
     "lab": ("lab", "open JupyterLab on the tutorials"),
-    "launch": ("launch", "run a script on ranks"),
+    "launch": ("launch.command", "run a script on ranks"),
     "list": ("workspaces:ListCommand", "show the ranks that run on this machine"),
     "stop": ("workspaces:StopCommand", "end ranks by name"),
     "bench": ("bench", "measure an operation by size"),
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(words)
     rest += kept
     command = _command(options.command)
-    if rest and not command.PASSES_ON:
+    if rest and not getattr(command, "PASSES_ON", False):
         parser.error(f"{options.command}: {_unknown(rest[0], parser, options.command)}")
     try:
         code: int = command.run(options, rest)

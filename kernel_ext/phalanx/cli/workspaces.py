@@ -15,7 +15,6 @@ class ListCommand:
     DESCRIPTION = (
         "Shows your workspaces on this machine by name, which %distributed attach comes back to."
     )
-    PASSES_ON = False
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +35,6 @@ class StopCommand:
         "interrupted (finally), then atexit runs. Ranks that have not ended within the workspace's "
         "--grace are killed and named. Ctrl-C kills them at once."
     )
-    PASSES_ON = False
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,12 +28,13 @@ from .options import (
     recognise_job,
     seconds,
     seconds_above_0,
-    ssh_words,
+    words_of,
 )
 from .start_plan import (
     environment,
     interface_addresses,
     interface_of,
+    is_python,
     local_hosts,
     own_addresses,
     plan,

@@ -158,8 +158,8 @@ def idle_notes(options: argparse.Namespace, idle: Mapping[str, str]) -> list[str
     ]
 
 
-def ssh_words(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the arguments for ssh.
+def words_of(option: str, texts: list[str]) -> tuple[str, ...]:
+    """Split the values of an option into words, as a shell does.
 
     Raises
     ------
@@ -168,13 +168,9 @@ def ssh_words(options: argparse.Namespace) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> ssh_words(argparse.Namespace(ssh_arg=["-i 'my key'", "-4"]))
+    >>> words_of("--ssh-arg", ["-i 'my key'", "-4"])
     ('-i', 'my key', '-4')
     """
-    return _words("--ssh-arg", options.ssh_arg)
-
-
-def _words(option: str, texts: list[str]) -> tuple[str, ...]:
     try:
         return tuple(word for text in texts for word in shlex.split(text))
     except ValueError as error:
@@ -195,7 +191,7 @@ def host_options(options: argparse.Namespace) -> dict[str, Any]:
         "connections_per_ip",
     )  # fmt: skip
     said = {name: getattr(options, name) for name in names}
-    return {"ssh_args": ssh_words(options), "job": job_options(options), **said}
+    return {"ssh_args": words_of("--ssh-arg", options.ssh_arg), "job": job_options(options), **said}
 
 
 def named_hosts(options: argparse.Namespace) -> Hostfile | None:
@@ -249,7 +245,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
     ValueError
         The options need a scheduler and none is chosen; or quotes are unbalanced.
     """
-    args = _words("--launcher-arg", options.launcher_arg)
+    args = words_of("--launcher-arg", options.launcher_arg)
     found = JobOptions(
         options.nodes or 0, options.queue or "", options.account or "", options.time or "", args
     )

@@ -63,6 +63,11 @@ def environment(settings: Sequence[str], own: Mapping[str, str]) -> dict[str, st
     return env
 
 
+def is_python(command: Sequence[str]) -> bool:
+    """Whether a command is a script or a module (``-m``) of Python."""
+    return command[0] == "-m" or command[0].endswith((".py", ".pyz"))
+
+
 def resolve(
     command: Sequence[str],
     python: str,
@@ -88,7 +93,7 @@ def resolve(
         if not rest:
             msg = "-m needs the name of a module"
             raise ValueError(msg)
-    elif first.endswith((".py", ".pyz")):
+    elif is_python(command):
         script = cwd / first
         if is_checked and not script.is_file():
             msg = f"there is no script '{script}'"

@@ -230,10 +230,7 @@ class Placement:
         if not threads or is_set:
             return ""
         said = f"{THREADS_VARIABLE}={threads} in each" if is_here else f"{THREADS_VARIABLE} is set"
-        return (
-            f"numpy and torch: the ranks of a host share its cores ({said}); "
-            f"--env {THREADS_VARIABLE}=N chooses another number"
-        )
+        return f"ranks share the cores: {said} (--env changes it)"
 
 
 def resolve_placement(
@@ -345,6 +342,9 @@ def _absolute(cwd: str | os.PathLike[str] | None) -> str:
 def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
     if cwd is not None and not Path(cwd).is_dir():
         msg = f"--cwd {cwd}: there is no such folder on this machine"
+        raise ValueError(msg)
+    if cwd is not None and not os.access(cwd, os.X_OK):
+        msg = f"--cwd {cwd}: you may not go there"
         raise ValueError(msg)
 
 

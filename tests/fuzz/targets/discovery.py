@@ -15,7 +15,7 @@ from hosts.discovery.macs import wired
 
 from phalanx.cli.config.networks import DiscoveryError
 from phalanx.cli.config.planner import Discovery
-from phalanx.cli.config.setup import setup_steps
+from phalanx.cli.config.setup import setup_scripts
 from phalanx.cli.config.surveys import Survey, read_survey
 from phalanx.cli.probe.probe_main import survey_macos
 from phalanx.hosts import Host, to_json
@@ -81,10 +81,9 @@ def one(data: bytes) -> None:
     found = Discovery(
         hosts, [_survey(supply, host.ssh, said) for host, said in zip(hosts, true, strict=True)]
     )
-    for steps in setup_steps(found.surveys, found.cables):
-        for step in steps:
-            assert _COMMAND.fullmatch(step.command), step
-            assert not step.undo or _COMMAND.fullmatch(step.undo), step
+    for script in setup_scripts(found.surveys, found.cables):
+        for command in (*script.commands, *script.undo):
+            assert _COMMAND.fullmatch(command), command
     found.dot("any")
     over = supply.choice(("any", "thunderbolt", "ethernet"))
     try:
@@ -92,6 +91,6 @@ def one(data: bytes) -> None:
     except DiscoveryError as error:
         _check_told(error)
     else:
-        assert sorted(plan.order) == [0, 1]
+        assert {host.ssh for host in plan.hostfile.hosts} == {"a", "b"}
         json.loads(to_json(plan.hostfile))
         assert all(len(remark.splitlines()) == 1 for remark in plan.remarks)

@@ -18,7 +18,7 @@ from support.ranks.worlds import make_sweep
 import phalanx
 import phalanx.workspace
 from phalanx.cli import lab, main
-from phalanx.cli.common import machine_header
+from phalanx.cli.machine import machine_header
 from phalanx.errors import RankFailure
 from phalanx.protocol import Limit, SweepProgress, SweepRun
 

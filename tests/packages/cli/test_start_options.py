@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from phalanx.cli import main
-from phalanx.cli.launching import script_launcher
+from phalanx.cli.launch import script_launcher
 from phalanx.cli.main import _parser
 from phalanx.magics.arguments import line_parser, subcommands
 from phalanx.workspace import Workspace

@@ -465,10 +465,7 @@ def test_the_cores_of_a_host_are_divided_among_ranks_and_it_is_said(ranks):
         threads = run(ranks, "import os; os.environ['OMP_NUM_THREADS']")
     finally:
         ranks.run("os.environ['OMP_NUM_THREADS'] = kept\n%distributed stop")
-    line = (
-        "numpy and torch: the ranks of a host share its cores "
-        f"(OMP_NUM_THREADS={cores // 2} in each); --env OMP_NUM_THREADS=N chooses another number"
-    )
+    line = f"ranks share the cores: OMP_NUM_THREADS={cores // 2} in each (--env changes it)"
     assert line in started.stdout.splitlines()
     assert threads.text == f"[0-1] Out: '{cores // 2}'\n"
 

@@ -26,7 +26,7 @@ def launcher_with(statements: str) -> list[str]:
 
 # `print` writes a line and its end apart. Where a busy machine does not run a rank for 2 s between
 # the two, the begin of the line is shown as a prompt is, and the whole line may follow.
-PATIENT = launcher_with("import phalanx.cli.launching.lines as lines; lines.PROMPT_AFTER_S = 60.0")
+PATIENT = launcher_with("import phalanx.cli.launch.lines as lines; lines.PROMPT_AFTER_S = 60.0")
 
 
 def launch(*words, stdin=b"", env=None, launcher=PATIENT):

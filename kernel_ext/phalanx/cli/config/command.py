@@ -20,7 +20,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from ..probe.talk import HostProbes
 from .networks import DiscoveryError
 from .planner import Discovery, Plan
-from .setup import CableSetup, setup_steps
+from .setup import CableSetup, setup_scripts
 from .surveys import Survey, gather, load_surveys, save_surveys
 
 DESCRIPTION = (
@@ -36,7 +36,6 @@ examples:
   phalanx config --hosts a,b,c --over thunderbolt --auto-setup --output hosts.json
   phalanx config --hosts a,b,c --save said && phalanx config --from-saved said --backend ring
 """
-PASSES_ON = False
 _HELPS = {
     "--hosts": "names, addresses or user@name:port (default: this machine)",
     "--env": "kept in the hostfile for the ranks; may be repeated",
@@ -170,7 +169,7 @@ def _surveys(options: argparse.Namespace) -> tuple[list[Host], HostProbes, list[
     local = () if options.from_saved is not None else hosts.local_hosts(named)
     remote = RemoteOptions(
         python=options.python or "python3",  # the questions need no more than any Python
-        ssh_args=hosts.ssh_words(options),
+        ssh_args=hosts.words_of("--ssh-arg", options.ssh_arg),
         timeout_s=options.timeout / 2,  # for ssh to connect
     )
 
@@ -184,7 +183,9 @@ def _surveys(options: argparse.Namespace) -> tuple[list[Host], HostProbes, list[
         chosen = [known.get(survey.name, Host(survey.name)) for survey in surveys]
     else:
         found, failures = gather(
-            probes(named), timeout_s=options.timeout, asks_sudo=options.auto_setup
+            probes(named),
+            timeout_s=options.timeout,
+            asks_sudo=options.auto_setup or options.undo_setup,
         )
         refusals = [f"{named[i].ssh}: {why}" for i, why in sorted(failures.items())]
         if refusals and (not options.ignore_unreachable or len(refusals) == len(named)):
@@ -222,11 +223,10 @@ def _set_up(
     _say(
         f"{why}the cables want addresses; run these there{'' if why else ', or say --auto-setup'}:"
     )
-    for survey, steps in zip(surveys, setup_steps(surveys, plan.cables), strict=True):
-        if steps:
+    for survey, script in zip(surveys, setup_scripts(surveys, plan.cables), strict=True):
+        if script.commands:
             title = f"Setup for {survey.name}"
-            commands = "\n".join(step.command for step in steps)
-            print(f"{title}\n{'=' * len(title)}\n{commands}\n", file=sys.stderr)
+            print("\n".join([title, "=" * len(title), *script.commands, ""]), file=sys.stderr)
     return not options.auto_setup
 
 

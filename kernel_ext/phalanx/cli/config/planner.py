@@ -35,12 +35,11 @@ _MOST_SHOWN = 24  # pairs of hosts per line
 class Plan:
     """A hostfile, and the cables or networks that it uses.
 
-    ``order`` holds the original indices of the hosts, in the hostfile's order. ``cables`` are the
-    cables that need addresses (none if existing networks are used). ``remarks`` are for the user.
+    ``cables`` are the cables that need addresses (none if existing networks are used). ``remarks``
+    are for the user.
     """
 
     hostfile: Hostfile
-    order: tuple[int, ...]
     over: Literal["thunderbolt", "ethernet"]
     cables: tuple[Cable, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -132,9 +131,7 @@ class Discovery:
         ]
         if reached is not None:
             remarks += reached.remarks
-        return Plan(
-            Hostfile(tuple(hosts), backend), order, "thunderbolt", self.cables, tuple(remarks)
-        )
+        return Plan(Hostfile(tuple(hosts), backend), "thunderbolt", self.cables, tuple(remarks))
 
     def _decide(self, lacking: Sequence[tuple[int, int]], bare: Sequence[str]) -> str:
         if not bare and not lacking:
@@ -215,7 +212,7 @@ class Discovery:
         if chosen not in {"", "ring"}:
             rows = fabric_rows(self.names, self.surveys, self.networks, chosen)
         hosts = tuple(self._host(i, reached.ips[i], rows[i]) for i in range(n))
-        return Plan(Hostfile(hosts, chosen), tuple(range(n)), "ethernet", (), reached.remarks)
+        return Plan(Hostfile(hosts, chosen), "ethernet", (), reached.remarks)
 
     def _point_to_point(self, search: RingSearch, backend: str) -> Plan:
         """Make a ring of networks between neighbours: cards without a switch."""
@@ -225,4 +222,4 @@ class Discovery:
             shared = [net for net in self.networks if me in net.members and before in net.members]
             ips = tuple(net.members[me][1] for net in shared[: search.cables])
             hosts.append(self._host(me, ips, ()))
-        return Plan(Hostfile(tuple(hosts), backend), search.ring, "ethernet")
+        return Plan(Hostfile(tuple(hosts), backend), "ethernet")

@@ -1,4 +1,4 @@
-"""Assign addresses to cables: run each host's commands, check them, undo them.
+"""Assign addresses to cables by one script per host; undo them.
 
 The settings do not survive a reboot of the host. That is on purpose: a reboot also removes a wrong
 setup.
@@ -6,20 +6,26 @@ setup.
 
 from __future__ import annotations
 
+import shlex
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from phalanx.errors import DistributedError
 
-from ..probe.talk import Answer, HostProbes
+from ..probe.talk import HostProbes
 from .networks import Cable
 from .surveys import Survey
 
 _TIMEOUT_S = 30.0
 _PINGS_S = 6.0  # two unanswered pings of 3 s
+_FUNCTIONS = """\
+sudo() { if [ "$(id -u)" = 0 ]; then "$@"; else command sudo -n "$@"; fi; }
+fail() { echo; echo "$1"; exit 1; }\
+"""
 _NO_PING = 77  # an exit status that ping never returns
-
-_SUDO = 'sudo() { if [ "$(id -u)" = 0 ]; then "$@"; else command sudo -n "$@"; fi; }; '
+_MAY_FAIL = " || true"  # there may be nothing to prepare, or to take back
 
 
 class SetupError(DistributedError):
@@ -29,29 +35,25 @@ class SetupError(DistributedError):
     """
 
 
-@dataclass(frozen=True)
-class SetupStep:
-    """One shell command and the command that undoes it ("" for none).
+class SetupScript(NamedTuple):
+    """Shell commands that set up a host's cables, and undo that."""
 
-    ``may_fail``: the command only prepares the next ones and fails if there is nothing to prepare.
-    """
-
-    command: str
-    undo: str = ""
-    may_fail: bool = False
+    commands: tuple[str, ...] = ()
+    undo: tuple[str, ...] = ()
 
 
-def setup_steps(surveys: Sequence[Survey], cables: Sequence[Cable]) -> list[list[SetupStep]]:
-    """Return the commands of each host in order.
+def setup_scripts(surveys: Sequence[Survey], cables: Sequence[Cable]) -> list[SetupScript]:
+    r"""Return the script of each host, in order.
 
     Examples
     --------
     >>> here, there = Survey("a", "Linux"), Survey("b", "Linux")
     >>> cable = Cable(0, "thunderbolt0", "192.168.0.1", 1, "thunderbolt0", "192.168.0.2")
-    >>> [step.command for step in setup_steps([here, there], [cable])[0]]
-    ['sudo ip link set dev thunderbolt0 up', 'sudo ip addr replace 192.168.0.1/30 dev thunderbolt0']
+    >>> print("\n".join(setup_scripts([here, there], [cable])[0].commands))
+    sudo ip link set dev thunderbolt0 up
+    sudo ip addr replace 192.168.0.1/30 dev thunderbolt0
     """
-    found = []
+    scripts = []
     for i, survey in enumerate(surveys):
         ends = [
             (*cable.end(i), cable.end(j)[1])
@@ -59,44 +61,41 @@ def setup_steps(surveys: Sequence[Survey], cables: Sequence[Cable]) -> list[list
             for cable in cables
             if i != j and {cable.a, cable.b} == {i, j}
         ]
-        make = _macos_steps if survey.system == "Darwin" else _linux_steps
-        found.append(make(ends) if ends else [])
-    return found
+        make = _macos_script if survey.system == "Darwin" else _linux_script
+        scripts.append(make(ends) if ends else SetupScript())
+    return scripts
 
 
-def _macos_steps(ends: Sequence[tuple[str, str, str]]) -> list[SetupStep]:
+def _macos_script(ends: Sequence[tuple[str, str, str]]) -> SetupScript:
     # The bridge contains all Thunderbolt interfaces; while it is up their own addresses fail.
-    steps = [SetupStep("sudo ifconfig bridge0 down", "sudo ifconfig bridge0 up", may_fail=True)]
+    commands = [f"sudo ifconfig bridge0 down{_MAY_FAIL}"]
+    undo = [f"sudo ifconfig bridge0 up{_MAY_FAIL}"]
     seen = set()
     for interface, address, peer in ends:
         # A second cable through a hub uses the same interface.
         also = " alias" if interface in seen else ""
         seen.add(interface)
-        steps += [
-            SetupStep(
-                f"sudo ifconfig {interface} inet {address} netmask 255.255.255.252{also}",
-                f"sudo ifconfig {interface} inet {address} delete",
-            ),
-            SetupStep(
-                f"sudo route change {peer} -interface {interface} || "
-                f"sudo route add {peer} -interface {interface}",
-                f"sudo route delete {peer}",
-            ),
+        route = f"{peer} -interface {interface}"
+        commands += [
+            f"sudo ifconfig {interface} inet {address} netmask 255.255.255.252{also}",
+            f"sudo route change {route} || sudo route add {route}",
         ]
-    return steps
+        undo += [
+            f"sudo ifconfig {interface} inet {address} delete{_MAY_FAIL}",
+            f"sudo route delete {peer}{_MAY_FAIL}",
+        ]
+    return SetupScript(tuple(commands), tuple(reversed(undo)))
 
 
-def _linux_steps(ends: Sequence[tuple[str, str, str]]) -> list[SetupStep]:
-    steps = []
+def _linux_script(ends: Sequence[tuple[str, str, str]]) -> SetupScript:
+    commands, undo = [], []
     for interface, address, _ in ends:
-        steps += [
-            SetupStep(f"sudo ip link set dev {interface} up"),
-            SetupStep(
-                f"sudo ip addr replace {address}/30 dev {interface}",
-                f"sudo ip addr del {address}/30 dev {interface}",
-            ),
+        commands += [
+            f"sudo ip link set dev {interface} up",
+            f"sudo ip addr replace {address}/30 dev {interface}",
         ]
-    return steps
+        undo.append(f"sudo ip addr flush dev {interface} to {address}/30")
+    return SetupScript(tuple(commands), tuple(reversed(undo)))
 
 
 @dataclass(frozen=True)
@@ -112,30 +111,18 @@ class CableSetup:
     say: Callable[[str], None]
 
     def run(self) -> None:
-        """Run all hosts' commands in parallel, then ping over each cable.
+        """Run all hosts' scripts in parallel, then ping over each cable.
 
         Raises
         ------
         SetupError
             A command failed (everything was undone), or a cable does not answer.
         """
-        unable = [survey.name for survey in self.surveys if not survey.has_sudo]
-        if unable:
-            msg = f"{', '.join(unable)}: no sudo without a password; run the commands there by hand"
-            raise SetupError(msg)
-        steps = setup_steps(self.surveys, self.cables)
-        answers = self._run(steps, ends=True)
-        if faults := self._faults(steps, answers):
-            # A failed command may have had part of its effect, so it is undone as well. Without an
-            # answer it is not known how many have run.
-            done = [
-                own[: len(answer.value or own)] for own, answer in zip(steps, answers, strict=True)
-            ]
-            left = self._undo(done)
-            ending = (
-                f"; and undoing failed: {'; '.join(left)}" if left else "; everything was undone"
-            )
-            raise SetupError("; ".join(faults) + ending)
+        scripts = setup_scripts(self.surveys, self.cables)
+        if faults := self._run([script.commands for script in scripts]):
+            left = self._run([script.undo for script in scripts])
+            ending = f"undoing failed: {'; '.join(left)}" if left else "everything was undone"
+            raise SetupError("; ".join([*faults, ending]))
         silent, untried = self._ping()
         if silent:
             msg = (
@@ -150,64 +137,57 @@ class CableSetup:
 
     def undo(self) -> None:
         """Undo `run` for the same cables; raise `SetupError` for what remains."""
-        if left := self._undo(setup_steps(self.surveys, self.cables)):
+        scripts = setup_scripts(self.surveys, self.cables)
+        if left := self._run([script.undo for script in scripts]):
             raise SetupError("; ".join(left))
 
-    def _undo(self, done: Sequence[Sequence[SetupStep]]) -> list[str]:
-        """Undo all possible steps on each host; return the failures."""
-        backwards = [
-            [SetupStep(step.undo, may_fail=step.may_fail) for step in reversed(own) if step.undo]
-            for own in done
-        ]
-        return self._faults(backwards, self._run(backwards))
-
-    def _run(self, steps: Sequence[Sequence[SetupStep]], *, ends: bool = False) -> list[Answer]:
-        """Run each host's commands; with ``ends`` until one fails."""
-        for survey, own in zip(self.surveys, steps, strict=True):
-            for step in own:
-                self.say(f"{survey.name}: {step.command}")
-        return self._ask(
-            [[(_SUDO + step.command, ends and not step.may_fail) for step in own] for own in steps],
-            _TIMEOUT_S,
-        )
-
-    def _ask(self, commands: list[list[tuple[str, bool]]], timeout_s: float) -> list[Answer]:
-        """Return each host's results, also of hosts without commands."""
-        questions = {i: ("run", own) for i, own in enumerate(commands) if own}
-        answers = self.probes.ask(questions, timeout_s)
-        return [answers.get(i, Answer([])) for i in range(len(commands))]
-
-    def _faults(self, steps: Sequence[Sequence[SetupStep]], answers: Sequence[Answer]) -> list[str]:
-        """Describe each host that did not answer, and each command that failed."""
+    def _run(self, scripts: Sequence[Sequence[str]]) -> list[str]:
+        """Run each host's commands until one fails; describe the failures."""
+        hosts = zip(self.surveys, scripts, strict=True)
+        if unable := [survey.name for survey, own in hosts if own and not survey.has_sudo]:
+            msg = f"{', '.join(unable)}: no sudo without a password; run the commands there by hand"
+            raise SetupError(msg)
+        questions = {}
+        for i, commands in enumerate(scripts):
+            for command in commands:
+                self.say(f"{self.surveys[i].name}: {command}")
+            if commands:
+                lines = [f"{command} || fail {shlex.quote(command)}" for command in commands]
+                questions[i] = "run", "\n".join([_FUNCTIONS, *lines])
         faults = []
-        for survey, own, answer in zip(self.surveys, steps, answers, strict=True):
-            if answer.failure:
-                faults.append(f"{survey.name}: {answer.failure}")
-            for step, (status, output) in zip(own, answer.value or (), strict=False):
-                if status and not step.may_fail:
-                    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
-                    said = lines[-1][:200] if lines else f"status {status}"
-                    faults.append(f"{survey.name}: '{step.command}' failed ({said})")
+        for i, answer in self.probes.ask(questions, _TIMEOUT_S).items():
+            status, output = answer.value or (0, "")
+            if answer.failure or status:
+                why = answer.failure or _failure(output)
+                faults.append(f"{self.surveys[i].name}: {why}")
         return faults
 
     def _ping(self) -> tuple[list[str], list[str]]:
         """Return the cables without an answer, and the cables without a ping."""
-        commands: list[list[tuple[str, bool]]] = [[] for _ in self.surveys]
-        names: list[list[str]] = [[] for _ in self.surveys]
-        for c in self.cables:
-            here, there = self.surveys[c.a], self.surveys[c.b]
-            wait = "-t 3" if here.system == "Darwin" else "-W 3"
+        tries: dict[int, list[str]] = defaultdict(list)
+        for number, c in enumerate(self.cables):
+            wait = "-t 3" if self.surveys[c.a].system == "Darwin" else "-W 3"
+            once = f"ping -c 1 {wait} {c.b_address} >/dev/null 2>&1"
             # An interface that has just come up may lose the first ping.
-            once = f"ping -c 1 {wait} {c.b_address} >/dev/null"
-            tried = f"command -v ping >/dev/null || exit {_NO_PING}; {once} || {once}"
-            commands[c.a].append((tried, False))
-            names[c.a].append(f"{here.name} {c.a_interface} - {there.name} {c.b_interface}")
+            tries[c.a].append(f"{once} || {once} || echo {number}")
+        head = f"command -v ping >/dev/null || exit {_NO_PING}"
+        answers = self.probes.ask(
+            {i: ("run", "\n".join([head, *own])) for i, own in tries.items()},
+            _TIMEOUT_S + _PINGS_S * max(map(len, tries.values())),
+        )
         silent: list[str] = []
         untried: list[str] = []
-        answers = self._ask(commands, _TIMEOUT_S + _PINGS_S * max(map(len, commands)))
-        for cables, answer in zip(names, answers, strict=True):
-            statuses = [status for status, _ in answer.value or [(1, "")] * len(cables)]
-            for name, status in zip(cables, statuses, strict=True):
-                if status:
-                    (untried if status == _NO_PING else silent).append(name)
+        for number, c in enumerate(self.cables):
+            here, there = self.surveys[c.a].name, self.surveys[c.b].name
+            status, output = answers[c.a].value or (1, "")
+            if status or str(number) in output.split():
+                found = untried if status == _NO_PING else silent
+                found.append(f"{here} {c.a_interface} - {there} {c.b_interface}")
         return silent, untried
+
+
+def _failure(output: str) -> str:
+    """Return the command that failed, and the last line before it."""
+    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()] or ["sh"]
+    said = lines[-2][:200] if len(lines) > 1 else "no error message"
+    return f"'{lines[-1]}' failed ({said})"

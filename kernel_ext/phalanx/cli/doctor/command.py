@@ -30,8 +30,8 @@ from phalanx.hosts import (
     plan,
     recognise_job,
     seconds_above_0,
-    ssh_words,
     uses_job,
+    words_of,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.supervisor.hosts.addresses import real_name
@@ -55,8 +55,6 @@ examples:
   salloc -N 3 phalanx doctor                 (the hosts of the job, by srun)
   phalanx doctor --launcher slurm --nodes 3  (what is needed here to submit a job)
 """
-
-PASSES_ON = False
 _HELPS = {
     "--launcher": "how ranks will be started: checks its commands and folder here, and the hosts of the "
     f"job that this runs in, which is recognised; {', '.join(LAUNCHERS)}",
@@ -113,7 +111,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     far = [its for its in plans if not its.is_local]
     remote = RemoteOptions(
         python=options.python or "",
-        ssh_args=ssh_words(options),
+        ssh_args=words_of("--ssh-arg", options.ssh_arg),
         interface=options.interface or "",
         timeout_s=options.timeout,
         launcher=launcher,

@@ -3,7 +3,7 @@
 The source of this module is sent over ssh and run by any Python of the host (3.7 or later). It
 imports only the standard library, because phalanx may be missing there. It reads lines of JSON and
 answers each with one line, until the input ends. It changes nothing on the host, except by the
-commands of ``phalanx config --auto-setup``.
+scripts of ``phalanx config --auto-setup``.
 """
 
 from __future__ import annotations
@@ -272,24 +272,16 @@ def _output(*words: str) -> str:
 
 
 def _sudo() -> bool:
-    return os.geteuid() == 0 or run_commands([["sudo -n true", True]])[0][0] == 0
+    return os.geteuid() == 0 or run("sudo -n true")[0] == 0
 
 
-def run_commands(commands: list[Any]) -> list[tuple[int, str]]:
-    """Run shell commands in order; return the status and output of each.
-
-    A command is its text, and whether its failure ends the list.
-    """
-    results = []
-    for text, ends in commands:
-        done = subprocess.run(
-            ["/bin/sh", "-c", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, env=_environ(), check=False,
-        )  # fmt: skip
-        results.append((done.returncode, done.stdout.decode("utf-8", "replace")))
-        if done.returncode and ends:
-            break
-    return results
+def run(script: str) -> tuple[int, str]:
+    """Run a shell script; return its exit status and output."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=_environ(), check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
 def survey_linux(sys_dir: Path, ip_addr: str, notes: list[str]) -> dict[str, Any]:
@@ -495,7 +487,7 @@ def main() -> None:
         "reach": lambda targets: _at_once(_reach, targets),
         "log_in": lambda targets: _at_once(_log_in, targets),
         "survey": survey,
-        "run": run_commands,
+        "run": run,
     }
     for line in sys.stdin:
         word, asked = json.loads(line)

@@ -27,7 +27,7 @@ from ..processes.streams import WINDOW_COST, cost
 
 if TYPE_CHECKING:
     from ..hosts.host_set import HostSet
-    from .script_root import FailureAttribution
+    from .exit_status import FailureAttribution
 
 
 @dataclass(frozen=True)

@@ -222,17 +222,18 @@ def test_without_labels_no_byte_is_added_or_lost(program):
     assert len(program.stdout) + len(program.stderr) == n_told + 2 * 60_000 + n_between
 
 
+@pytest.mark.parametrize("program", ["python", "shell"])
 @pytest.mark.parametrize("chosen", [[], ["--env", "OMP_NUM_THREADS=3"]], ids=["ours", "chosen"])
-def test_the_cores_of_a_host_are_divided_among_its_ranks(chosen, monkeypatch):
+def test_the_cores_of_a_host_are_divided_among_its_ranks(program, chosen, monkeypatch, tmp_path):
     monkeypatch.delenv("OMP_NUM_THREADS")
     cores = len(os.sched_getaffinity(0))
-    show = ("--label", "none", "--", "sh", "-c", "echo $OMP_NUM_THREADS")
-    said = launch("-n", str(cores + 1), *chosen, *show)
-    line = (
-        "phalanx launch: numpy and torch: the ranks of a host share its cores "
-        "(OMP_NUM_THREADS=1 in each); --env OMP_NUM_THREADS=N chooses another number\n"
-    )
-    assert said.stderr.decode() == ("" if chosen or cores == 1 else line)
+    show = ["sh", "-c", "echo $OMP_NUM_THREADS"]
+    if program == "python":
+        show = [write_script(tmp_path, "import os\nprint(os.environ.get('OMP_NUM_THREADS', ''))")]
+    said = launch("-n", str(cores + 1), *chosen, "--label", "none", "--", *show)
+    line = "phalanx launch: ranks share the cores: OMP_NUM_THREADS=1 in each (--env changes it)\n"
+    is_told = program == "python" and not chosen and cores > 1
+    assert said.stderr.decode() == (line if is_told else "")
     threads = b"3" if chosen else b"" if cores == 1 else b"1"
     assert said.stdout.splitlines() == [threads] * (cores + 1)
 

@@ -173,7 +173,7 @@ def test_a_killed_mpirun_takes_all_along(held):
         (["--backend", "mpi", "--transport", "tcp", "--", "/bin/true"], "--transport is for", 2),
         (
             ["--backend", "mpi", "--mpi-arg", "'", "--", "/bin/true"],
-            "--mpi-arg ': No closing quotation",
+            "--mpi-arg: No closing quotation",
             2,
         ),
         (["--backend", "mpi", "--", "/bin/true"], "there is no mpirun on the PATH; pip", 1),

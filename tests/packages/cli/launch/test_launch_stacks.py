@@ -10,8 +10,7 @@ import pytest
 from support.programs.launching import launcher_with
 from support.promise import SLOW_OPERATION_S
 
-from phalanx.cli.launching.places import Job
-from phalanx.cli.launching.script_launcher import _boot_options
+from phalanx.cli.launch.script_launcher import _boot_options
 from phalanx.cli.main import _parser
 from phalanx.workspace import Placement
 
@@ -86,7 +85,7 @@ LINE = (
 
 SOONER = f"""
 import msgspec
-import phalanx.cli.launching.script_launcher as launcher
+import phalanx.cli.launch.script_launcher as launcher
 later = launcher._boot_options
 def sooner(*args): return msgspec.structs.replace(later(*args), slow_operation_s={SLOW_OPERATION_S})
 launcher._boot_options = sooner
@@ -111,7 +110,7 @@ def test_a_long_wait_is_told_of_once(script, tmp_path, where):
 
 def test_the_line_comes_after_ten_seconds():
     options = _parser().parse_args(["launch"])
-    assert _boot_options(options, Job((), (), Placement(1), "/", {}, True)).slow_operation_s == 10.0
+    assert _boot_options(options, Placement(1), "/").slow_operation_s == 10.0
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from hosts.discovery.macs import SAVED, Mac, macs, mesh, plug, survey_of, wired,
 
 from phalanx.cli.config.networks import DiscoveryError
 from phalanx.cli.config.planner import Discovery
-from phalanx.cli.config.setup import setup_steps
+from phalanx.cli.config.setup import setup_scripts
 from phalanx.cli.config.surveys import load_surveys, read_survey, save_surveys
 from phalanx.hosts import Host, to_json
 
@@ -115,13 +115,13 @@ def test_dot_and_commands_are_those_of_mlx(monkeypatch, name):
     ours = discovered(hosts)
     assert ours.dot("thunderbolt") + "\n" == mlx.said("--dot")
     theirs = mlx.said("--backend", "ring").split("Hostfile\n")[0]
-    steps = setup_steps(ours.surveys, ours.cables)
+    scripts = setup_scripts(ours.surveys, ours.cables)
     # MLX does not look at results: where there is no route yet, its change of one fails.
     told = "\n".join(
         f"Setup for {host.name}\n{'=' * (10 + len(host.name))}\n"
-        + "".join(step.command.partition(" || ")[0] + "\n" for step in own)
+        + "".join(command.partition(" || ")[0] + "\n" for command in script.commands)
         + "\n"
-        for host, own in zip(hosts, steps, strict=True)
+        for host, script in zip(hosts, scripts, strict=True)
     )
     assert told.split() == theirs.split()
 
@@ -133,7 +133,7 @@ def test_a_hub_hides_no_cable():
     found = saved("hub")
     assert [(c.a, c.b) for c in found.cables] == [(0, 2), (0, 1), (1, 2)]
     assert found.plan("thunderbolt").hostfile.backend == "jaccl"
-    commands = [step.command for step in setup_steps(found.surveys, found.cables)[0]]
+    commands = setup_scripts(found.surveys, found.cables)[0].commands
     assert commands[1].startswith("sudo ifconfig en2 inet")
     assert commands[3].endswith("alias")  # two cables through one socket
 
@@ -171,7 +171,7 @@ def test_any_takes_the_network_where_cables_do_not_join_all():
 def test_the_thinnest_place_of_the_ring_has_the_most_cables():
     hosts = wired(4, [*mesh(4), (0, 2), (2, 1), (1, 3), (3, 0)])
     plan = discovered(hosts).plan("thunderbolt", "ring")
-    assert plan.order == (0, 2, 1, 3)
+    assert [host.ssh for host in plan.hostfile.hosts] == ["mac0", "mac2", "mac1", "mac3"]
     assert all(len(host.ips) == 2 for host in plan.hostfile.hosts)
 
 
@@ -182,8 +182,9 @@ def test_each_ring_host_listens_where_the_one_before_comes_in():
     for cable in found.cables:
         for host, other in ((cable.a, cable.b), (cable.b, cable.a)):
             ends.setdefault((host, other), set()).add(cable.end(host)[1])
-    for k, place in enumerate(plan.order):
-        assert set(plan.hostfile.hosts[k].ips) == ends[place, plan.order[k - 1]]
+    order = [found.names.index(host.ssh) for host in plan.hostfile.hosts]
+    for k, place in enumerate(order):
+        assert set(plan.hostfile.hosts[k].ips) == ends[place, order[k - 1]]
 
 
 def test_addresses_keep_off_networks_in_use():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from phalanx.protocol.host import CommandInput, InputCut
 from phalanx.supervisor.hosts.commands import HostCommands
 from phalanx.supervisor.processes.streams import InputLog
-from phalanx.supervisor.root.script_root import FailureAttribution
+from phalanx.supervisor.root.exit_status import FailureAttribution
 
 STEPS = st.lists(
     st.one_of(
@@ -95,7 +95,7 @@ def test_the_first_that_fails_is_the_culprit():
     verdict.end(2, 3)
     verdict.is_ending = True
     verdict.end(1, -15)
-    assert (verdict.culprit, verdict.running, verdict.statuses) == (2, (), (0, -15, 3))
+    assert (verdict.culprit, verdict.running, verdict.status) == (2, (), 3)
 
 
 def test_nobody_fails():

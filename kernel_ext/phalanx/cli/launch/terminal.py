@@ -28,8 +28,6 @@ from .lines import BACKGROUND_S, LabelledLines, rank_label
 
 STREAMS = {"stdout": 1, "stderr": 2}
 LAUNCHER = -1  # used as a rank: unlabelled lines of the program that started the ranks
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a launch
-TIMED_OUT = 124  # exit status, as of timeout(1)
 _NBYTES = 1 << 16
 
 
@@ -47,7 +45,9 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 class Screen:
-    """Shows whole lines of ranks with labels.
+    """Shows whole lines of ranks with labels, on a thread.
+
+    Only the thread waits for readers. It does what the methods ask for in their order.
 
     Parameters
     ----------
@@ -65,10 +65,11 @@ class Screen:
             for name, fd in STREAMS.items()
             if os.isatty(fd) and os.environ.get("TERM") not in (None, "", "dumb")
         }
-        self.lines = LabelledLines(_labels(label, hosts), screens, sizes)
+        self._lines = LabelledLines(_labels(label, hosts), screens, sizes)
         self._size = len(hosts)
         self._is_verbose = is_verbose
         self._logs: dict[tuple[int, str], IO[bytes]] = {}
+        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
     def open_logs(self, folder: Path | None, stack: ExitStack) -> None:
         """Also write each rank's output to files in ``folder``."""
@@ -81,31 +82,87 @@ class Screen:
                 file = stack.enter_context(_open_log(folder / f"rank-{rank}.{stream}"))
                 self._logs[rank, stream] = file
 
-    def feed(self, rank: int, stream: str, data: bytes) -> None:
-        """Show a rank's output, and write it to the rank's file."""
-        self.write(self.lines.feed(rank, stream, data, time.monotonic()))
-        if (rank, stream) in self._logs:
-            self._log(rank, stream, data)
+    def start(self, on_error: Callable[[OSError], None]) -> None:
+        """Start the thread.
 
-    def _log(self, rank: int, stream: str, data: bytes) -> None:
-        """Write to a rank's file; the first error ends the file."""
-        file = self._logs[rank, stream]
-        try:
-            _write_all(file.fileno(), data)
-        except OSError as error:
-            del self._logs[rank, stream]
-            self.say(f"{file.name}: {error.strerror}; it ends here, and the ranks go on")
+        ``on_error`` gets the first error, on the event loop; nothing is shown after it.
+        """
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        self._finished = asyncio.Event()
+        # A daemon: nothing can end a thread's write to a pipe that nobody reads.
+        threading.Thread(target=self._run, name="phalanx-screen", daemon=True).start()
+
+    def feed(self, rank: int, stream: str, data: bytes, then: Callable[[], object]) -> None:
+        """Show a rank's output, then call ``then`` on the event loop."""
+        self._work.put(partial(self._feed, rank, stream, data))
+        self._work.put(partial(self._call, then))
 
     def finish(self, rank: int) -> None:
         """Show the rest of a rank's output after the rank's last write."""
-        for stream in STREAMS:
-            self.write(self.lines.finish(rank, stream))
+        self._work.put(partial(self._finish, rank))
 
     def line_was_typed(self) -> None:
         """End the lines that the user has answered."""
-        self.write(self.lines.line_was_typed())
+        self._work.put(lambda: self._write(self._lines.line_was_typed()))
 
-    def write(self, written: Iterable[tuple[str, bytes]]) -> None:
+    def say(self, text: str) -> None:
+        """Print a line of the launcher."""
+        self._work.put(partial(self._say, text))
+
+    def say_verbose(self, text: str) -> None:
+        """Print a line of the launcher if ``--verbose`` is set."""
+        if self._is_verbose:
+            self.say(text)
+
+    def abandon(self) -> None:
+        """Do not wait in `close`."""
+        self._finished.set()
+
+    async def close(self) -> None:
+        """Wait until everything is shown."""
+        self._work.put(partial(self._call, self._finished.set))
+        await self._finished.wait()
+
+    # -- on the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                due = self._lines.next_due
+                with contextlib.suppress(queue.Empty):
+                    wait_s = None if due is None else max(0.0, due - time.monotonic())
+                    self._work.get(timeout=wait_s)()
+                self._write(self._lines.due(time.monotonic()))
+        except OSError as error:
+            self._call(self._on_error, error)
+        except ValueError:  # a log file was closed: the launch has ended without us
+            pass
+
+    def _call(self, function: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def _feed(self, rank: int, stream: str, data: bytes) -> None:
+        self._write(self._lines.feed(rank, stream, data, time.monotonic()))
+        file = self._logs.get((rank, stream))
+        if file is None:
+            return
+        try:
+            _write_all(file.fileno(), data)
+        except OSError as error:  # the first error ends the file
+            del self._logs[rank, stream]
+            self._say(f"{file.name}: {error.strerror}; it ends here, and the ranks go on")
+
+    def _finish(self, rank: int) -> None:
+        for stream in STREAMS:
+            self._write(self._lines.finish(rank, stream))
+
+    def _say(self, text: str) -> None:
+        line = f"phalanx launch: {shown(text)}\n".encode()
+        self._write(self._lines.say("stderr", line))
+
+    def _write(self, written: Iterable[tuple[str, bytes]]) -> None:
         """Write bytes to our streams."""
         for stream, data in written:
             try:
@@ -113,15 +170,6 @@ class Screen:
             except OSError as error:
                 name = f"standard {'output' if stream == 'stdout' else 'error'}"
                 raise OSError(error.errno, error.strerror, name) from error
-
-    def say(self, text: str) -> None:
-        """Print a line of the launcher."""
-        self.write(self.lines.say("stderr", f"phalanx launch: {shown(text)}\n".encode()))
-
-    def say_verbose(self, text: str) -> None:
-        """Print a line of the launcher if ``--verbose`` is set."""
-        if self._is_verbose:
-            self.say(text)
 
 
 def _identity(fd: int) -> object:
@@ -165,60 +213,6 @@ def _write_all(fd: int, data: bytes) -> None:
             view = view[os.write(fd, view) :]
         except BlockingIOError:  # another process has made our terminal non-blocking
             select.select([], [fd], [])
-
-
-def exit_code(status: int) -> int:
-    """Return a shell's exit code for a status of `subprocess`.
-
-    Examples
-    --------
-    >>> exit_code(3), exit_code(-9)
-    (3, 137)
-    """
-    return status if status >= 0 else 128 - status
-
-
-class ScreenThread:
-    """Uses a `Screen` on a thread that may wait for readers.
-
-    ``on_error`` gets the first error, on the thread; nothing is shown after it.
-    """
-
-    def __init__(self, screen: Screen, on_error: Callable[[OSError], None]) -> None:
-        self._screen = screen
-        self._on_error = on_error
-        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._loop = asyncio.get_running_loop()
-        self._finished = asyncio.Event()
-        # A daemon: nothing can end a thread's write to a pipe that nobody reads.
-        threading.Thread(target=self._run, name="phalanx-screen", daemon=True).start()
-
-    def call(self, function: Callable[..., object], *args: object) -> None:
-        """Call a function on the thread, after all earlier ones."""
-        self._work.put(partial(function, *args))
-
-    def abandon(self) -> None:
-        """Do not wait in `finish`."""
-        self._finished.set()
-
-    async def finish(self) -> None:
-        """Wait until everything is shown."""
-        self.call(self._loop.call_soon_threadsafe, self._finished.set)
-        await self._finished.wait()
-
-    def _run(self) -> None:
-        lines = self._screen.lines
-        try:
-            while True:
-                due = lines.next_due
-                with contextlib.suppress(queue.Empty):
-                    wait_s = None if due is None else max(0.0, due - time.monotonic())
-                    self._work.get(timeout=wait_s)()
-                self._screen.write(lines.due(time.monotonic()))
-        except OSError as error:
-            self._on_error(error)
-        except ValueError:  # a log file was closed: the launch has ended without us
-            pass
 
 
 class InputThread:

@@ -1,4 +1,4 @@
-"""Help several commands: split words, and describe the machine."""
+"""Describe the machine and versions, for measurements."""
 
 from __future__ import annotations
 
@@ -6,64 +6,11 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
 import phalanx
-from phalanx.errors import did_you_mean
-
-
-def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """Split the words into our options and the user's command.
-
-    The command begins at the first word that is not an option. ``options`` tells for each option of
-    launch whether it takes a value. The error for an unknown option names the nearest.
-
-    Examples
-    --------
-    >>> split(["-n", "2", "run.py", "--verbose", "-n"], {"-n": True, "--verbose": False})
-    (['-n', '2'], ['run.py', '--verbose', '-n'])
-    >>> split(["-n2", "-m", "pkg", "x"], {"-n": True, "-m": True})
-    (['-n2'], ['-m', 'pkg', 'x'])
-    >>> split(["--", "-odd"], {})
-    ([], ['-odd'])
-    """
-    place = 0
-    while place < len(words):
-        word = words[place]
-        if word == "--":
-            return list(words[:place]), list(words[place + 1 :])
-        if word == "-m" or not word.startswith("-") or word == "-":
-            break
-        name, has_value = _option(word)
-        if name not in options:
-            hint = did_you_mean(name, options, "see phalanx launch --help")
-            msg = f"there is no option '{name}'; {hint}"
-            raise ValueError(msg)
-        place += 2 if options[name] and not has_value else 1
-    return list(words[:place]), list(words[place:])
-
-
-def _option(word: str) -> tuple[str, bool]:
-    """Return an option's name, and whether the word includes a value."""
-    if word.startswith("--"):
-        name, equals, _ = word.partition("=")
-        return name, bool(equals)
-    return word[:2], len(word) > 2
-
-
-def checked_cwd(folder: str | None) -> Path:
-    """Return the ranks' start folder; raise `ValueError` if not usable."""
-    cwd = Path(folder or Path.cwd()).absolute()
-    if not cwd.is_dir():
-        msg = f"--cwd {folder}: there is no such folder"
-        raise ValueError(msg)
-    if not os.access(cwd, os.X_OK):
-        msg = f"--cwd {folder}: you may not go there"
-        raise ValueError(msg)
-    return cwd
 
 
 def machine_header(checkout: Path | None = None) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""`phalanx launch`: start the ranks of a script and show their output."""

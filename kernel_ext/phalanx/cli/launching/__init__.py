@@ -1,1 +1,0 @@
-"""Start the ranks of a script and show their output."""
