@@ -4,11 +4,14 @@ A measurement is stopped in widgets/live/test_live_links.py.
 """
 
 from __future__ import annotations
-from phalanx.workspace import Workspace
+
+import re
+
+import pytest
 from support.inside import kept_progress
 from support.programs.restarting import values
-import pytest
-import re
+
+from phalanx.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
