@@ -22,7 +22,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from phalanx.adapters import mlx
 from phalanx.distributed.bootstrap.supervised import count_threads, current_loss
-from phalanx.distributed.bootstrap.user_code import prepare_threads
+from phalanx.distributed.bootstrap.user_threads import prepare_threads
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     ENTRY,
