@@ -42,14 +42,14 @@ from .arguments import (
     show_config,
     start_options,
 )
-from .completion import AutoDistributed, TypingHelp
 from .debugger_panel import DebuggerPanel
-from .errors import debug_failed, debug_ranks, show_errors
+from .notebook_view import BootLine, Label, NotebookView, hosts_of, in_one_line
 from .patches import Patches
 from .tables import Named, Sweeps
 from .tabs import TabsView
 from .toolbar import Toolbar
-from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
+from .tracebacks import debug_failed, debug_ranks, show_errors
+from .typing_help import AutoDistributed, TypingHelp
 from .while_busy import AnswersWhileBusy
 
 _SUGGESTION = (

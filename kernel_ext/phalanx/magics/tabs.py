@@ -11,8 +11,8 @@ from phalanx.protocol import format_ranks
 from phalanx.rank import add_output
 from phalanx.workspace import Clear, Display, StreamName
 
+from .notebook_view import NotebookView
 from .tables import BYTES_PER_S, REDRAW_S
-from .view import NotebookView
 
 Message = dict[str, Any]
 

@@ -46,18 +46,18 @@ from phalanx.protocol import (
 )
 
 from .cell import from_cell, runs_cell, uninterrupted
-from .completion import KernelHelp
 from .debugging.debugger import DebuggerState, asks_for_commands
 from .debugging.visual_debugger import VisualDebugger
 from .input import CellInput, DebuggerStopped, TypedLines
-from .output.errors import CellErrors
+from .kernel_help import KernelHelp
+from .output.cell_errors import CellErrors
+from .output.error_text import cut, escape_surrogates, name_of, packs_anything, text_of
 from .output.streams import RankOutput, speak_for
-from .output.text import cut, escape_surrogates, name_of, packs_anything, text_of
 from .requests import WorkspaceRequests
 from .shell import OwnNames, prepare_shell, say_left
 from .signals import SignalHandlers
 from .stops import CellStops
-from .values.calls import call_packed
+from .values.packed_calls import call_packed
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
 DEBUGGER_QUIT = "the debugger was quit"

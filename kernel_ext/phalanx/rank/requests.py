@@ -32,7 +32,7 @@ from phalanx.protocol import (
 )
 
 from .debugging.debugger import POST_MORTEM, DebuggerState, ErrorOfCell
-from .output.text import name_of
+from .output.error_text import name_of
 from .values.copying import CopyReport, copy_names
 from .values.pickling import pack_values, unpack_values
 

@@ -21,7 +21,7 @@ from phalanx.distributed.bootstrap.own_frames import (
 )
 
 from ..cell import from_cell, uninterrupted
-from .text import name_of, text_of
+from .error_text import name_of, text_of
 
 
 class CellErrors:
