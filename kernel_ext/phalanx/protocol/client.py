@@ -157,12 +157,6 @@ class OutputIs(Message, frozen=True):
     left_out_lines: int
 
 
-class AttachRefused(Message, frozen=True):
-    """Root: refuse to attach this client; ``message`` says why in one line."""
-
-    message: str
-
-
 class OwnershipTransferred(Message, frozen=True):
     """Root: another process, ``pid``, has taken over this workspace.
 
@@ -282,12 +276,6 @@ class Booted(Message, frozen=True):
         return f"Booted(engines={self.engines!r}, client={self.client}, ...)"
 
 
-class BootFailed(Message, frozen=True):
-    """Root: the ranks could not be started; ``message`` says why."""
-
-    message: str
-
-
 class CellAllowed(Message, frozen=True):
     """Root: allow the announced cell to run.
 
@@ -299,13 +287,6 @@ class CellAllowed(Message, frozen=True):
     reform: bool
     dead: dict[int, str]
     failed: dict[int, tuple[str, str]] = msgspec.field(default_factory=dict)
-
-
-class PartEnded(Message, frozen=True):
-    """Root: a rank's part of a cell has ended."""
-
-    rank: int
-    end: CellEnded
 
 
 class RankSays(Message, frozen=True):
@@ -386,7 +367,10 @@ class Restarted(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """Root: refuse a request; ``message`` says why in one line."""
+    """Root: refuse a request or this client, or end: no rank could be started.
+
+    ``message`` says why, in one line if it is a refusal.
+    """
 
     message: str
 
@@ -435,13 +419,11 @@ ToRoot = (
 )
 FromRoot = (
     Booted
-    | BootFailed
+    | Failed
     | BootProgress
     | RootAnswered
-    | PartEnded
     | RankSays
     | Notice
-    | AttachRefused
     | OwnershipTransferred
     | RankLost
     | Replaced

@@ -444,7 +444,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         failed = () if error is None else (name_of(type(error)), cut(text_of(error)))
         self._notify(Entered(order.id, *failed))
 
-    def _notify(self, notice: CellBegan | CellEnded | Entered | RankNews) -> None:
+    def _notify(self, notice: CellBegan | Entered | RankNews) -> None:
         if os.getpid() != self._pid:  # the code has forked, and the child came to the cell's end
             return
         try:

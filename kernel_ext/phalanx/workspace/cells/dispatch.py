@@ -245,16 +245,6 @@ class Dispatch:
         for cell in cells:
             cell.put(lost)
 
-    def on_ended(self, rank: int, end: CellEnded) -> None:
-        """Tell a cell that a rank has ended it.
-
-        Runs on the socket thread.
-        """
-        cell, _ = self._find(_message_id(end.cell, rank), is_output=False)
-        if cell is not None:
-            cell.on_ended(rank, end)
-            self.widgets.on_passed(rank, cell.n_widget_messages)
-
     def on_rank_says(self, rank: int, news: RankNews) -> None:
         """Tell a cell or a question what a rank says.
 
@@ -266,7 +256,12 @@ class Dispatch:
             self.debuggers.on_says(rank, news.message)
         else:
             cell, _ = self._find(_message_id(news.cell, rank), is_output=False)
-            if cell is not None:
+            if cell is None:
+                return
+            if isinstance(news, CellEnded):
+                cell.on_ended(rank, news)
+                self.widgets.on_passed(rank, cell.n_widget_messages)
+            else:
                 cell.on_news(rank, news)
 
     def _on_message(self, channel: str, message: Message) -> None:

@@ -12,7 +12,7 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import (
     AddStartupCell,
     CopyNames,
-    GiveCopyReport,
+    GiveValue,
     Replaced,
     name_ranks,
 )
@@ -62,8 +62,8 @@ def _copy(runner: CellRunner, fresh: Sequence[Replaced], tell: Callable[[str], N
     for source, ranks in by_source.items():
         task = CopyNames(source, tuple(ranks))
         try:
-            runner.part(task, (source, *ranks), View())
-            answers = runner.ask(tuple(ranks), GiveCopyReport())
+            cell = runner.part(task, (source, *ranks), View())
+            answers = runner.ask(tuple(ranks), GiveValue(cell))
         except DistributedError as error:
             tell(f"{name_ranks(ranks)} got nothing of rank {source}: {error}")
             continue

@@ -23,7 +23,6 @@ from phalanx.protocol import (
     GiveLastError,
     GiveValue,
     Notice,
-    PartEnded,
     RankCall,
     RankLost,
     RankSays,
@@ -204,14 +203,15 @@ class CellRunner:
             if rank in self._lost:  # since the ranks were chosen
                 cell.put(self._lost[rank])
 
-    def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
-        """Run code or a task within work that holds the ranks."""
+    def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> str:
+        """Run code or a task within work that holds the ranks; return its cell."""
         name = self._next()
         here, _ = self._announce(name, ranks, view, is_all=False)
         for lost in (self._lost[rank] for rank in ranks if rank not in here):
             self._root.forget_cell(name)
             raise failure_of_rank(lost)
         raise_for(self._execute(Cell(name, here), work, view))
+        return name
 
     def ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
@@ -284,9 +284,7 @@ class CellRunner:
 
         The running cell gets it too.
         """
-        if isinstance(message, PartEnded):
-            self._dispatch.on_ended(message.rank, message.end)
-        elif isinstance(message, RankSays):
+        if isinstance(message, RankSays):
             self._dispatch.on_rank_says(message.rank, message.news)
         elif isinstance(message, RankLost):
             self._lost.setdefault(message.rank, message)
