@@ -95,6 +95,14 @@ def test_after_an_error_is_shown_it_is_as_before():
     assert mine.__cause__ is caught.value
 
 
+def test_an_error_may_have_exceptions_of_its_own_kind():
+    class Several(Exception):
+        exceptions = ("a text", 3)
+
+    with own_frames_hidden(Several()) as is_alone:
+        assert is_alone
+
+
 def test_what_our_frames_hold_is_let_go_of_and_a_users_stays():
     def user():
         mine = np.ones(2, np.longdouble)

@@ -62,8 +62,9 @@ def _hide(error: BaseException, saved: list[_Saved], seen: set[int]) -> None:
         seen.add(id(one))
         is_alone = one.__suppress_context__
         saved.append((one, one.__cause__, one.__context__, is_alone, one.__traceback__))
-        for each in getattr(one, "exceptions", ()):
-            if id(each) not in seen:
+        members = getattr(one, "exceptions", ())  # of a group; other errors may have the name, too
+        for each in members if isinstance(members, tuple) else ():
+            if isinstance(each, BaseException) and id(each) not in seen:
                 _hide(each, saved, seen)
         frames = _frames(one.__traceback__)
         users = _users_part(frames)
