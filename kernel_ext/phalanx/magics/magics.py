@@ -243,7 +243,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         cell_number: int = 0,
     ) -> NotebookView:
         hosts = hosts_of(workspace.topology()) if label == "host" else {}
-        kind = TabsView if has_tabs else NotebookView
+        # A terminal has no tabs.
+        kind = TabsView if has_tabs and hasattr(self.shell, "kernel") else NotebookView
         named, number = self._named, cell_number
         return kind(self.shell, label=label, hosts=hosts, named=named, cell_number=number)
 

@@ -69,15 +69,6 @@ class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs: tuple[tuple[int, LineNeed], ...] = ()
 
 
-class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Death of a rank at ``at`` (`time.time`), for clients that attach later."""
-
-    rank: int
-    host: str
-    reason: str
-    at: float
-
-
 class Replaced(Message, frozen=True):
     """Root: a new process has replaced this rank and takes cells.
 
@@ -127,7 +118,7 @@ class CellStatusReply(Message, frozen=True):
 
     cells: tuple[CellStatus, ...]
     marks: dict[int, int]
-    deaths: tuple[RankDeath, ...]
+    deaths: tuple[RankLost, ...]
     returns: tuple[Replaced, ...]
     every_start: tuple[AddStartupCell, ...]
     begun: dict[int, str]
@@ -342,14 +333,16 @@ class Notice(Message, frozen=True):
 class RankLost(Message, frozen=True):
     """Root: the process of a rank has ended.
 
-    ``tail`` is the end of the rank's raw output. ``will_return``: the rank is being replaced.
+    ``tail`` is the end of the rank's raw output. ``will_return``: the rank is being replaced. A client
+    that attaches later gets ``at`` (`time.time`) instead of these.
     """
 
     rank: int
     host: str
     reason: str
-    tail: str
+    tail: str = ""
     will_return: bool = False
+    at: float = 0.0
 
 
 class Restarted(Message, frozen=True):

@@ -17,8 +17,8 @@ from phalanx.protocol import (
     GetTopology,
     GetTrace,
     LinkInfo,
-    RankDeath,
     RankInfo,
+    RankLost,
     RootAnswer,
     StacksAre,
     TopologyIs,
@@ -103,7 +103,7 @@ class QueryService:
             self._world.cells.statuses(),
             self._marks,
             tuple(
-                RankDeath(rank, self._host.layout.name_of(rank), reason, ranks.loss(rank).at_s)
+                RankLost(rank, self._host.layout.name_of(rank), reason, at=ranks.loss(rank).at_s)
                 for rank, reason in ranks.dead.items()
             ),
             self._backlog.returns,

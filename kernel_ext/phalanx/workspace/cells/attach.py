@@ -8,7 +8,6 @@ from phalanx.protocol import (
     CellStatus,
     CellStatusReply,
     OutputIs,
-    RankLost,
     TypedLine,
     format_ranks,
     name_ranks,
@@ -54,16 +53,12 @@ class AttachSync:
         }
 
     @property
-    def deaths(self) -> list[RankLost]:
-        return [RankLost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
-
-    @property
     def running(self) -> tuple[int, ...]:
         """Return the ranks that still run the cell to attach to."""
         status = self._cell_status()
         if status is None:
             return ()
-        dead = {lost.rank for lost in self.deaths}
+        dead = {lost.rank for lost in self.status.deaths}
         return tuple(r for r in status.ranks if r not in status.ended and r not in dead)
 
     @property
@@ -122,7 +117,7 @@ class AttachSync:
                 self.cell.events.put(text)
         for rank, how in status.ended.items():
             self.cell.events.put(Ended(rank, failure_of(how)))
-        for lost in self.deaths:
+        for lost in self.status.deaths:
             self.cell.events.put(lost)
         for rank, need in status.needs:
             self.cell.events.put(RankNotice(rank, need))

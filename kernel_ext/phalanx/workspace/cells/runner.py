@@ -313,7 +313,7 @@ class CellRunner:
         self._missed = missed = AttachSync(self._dispatch, self._root, len(self._ranks))
         self._shown = {its.engine for its in missed.status.returns}
         self._has_replaced = bool(self._shown)
-        for lost in missed.deaths:
+        for lost in missed.status.deaths:
             self._lost[lost.rank] = lost
             self._dispatch.on_lost(lost)
         if missed.cell is not None and missed.running:

@@ -228,7 +228,7 @@ class RootClient:
         if not self._is_stopping:
             host = socket.gethostname()
             for rank in range(self._root.record.size):
-                self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
+                self._on_news(RankLost(rank, host, "is gone: its supervisor has died"))
             self._changed()
 
     def wait_booted(
