@@ -360,9 +360,9 @@ class Restarted(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """Root: refuse a request or this client, or end: no rank could be started.
+    """Root: refuse a request, an attach or a start; ``message`` says why.
 
-    ``message`` says why, in one line if it is a refusal.
+    A request and an attach are refused in one line. After a failed start the root ends.
     """
 
     message: str

@@ -107,20 +107,17 @@ class CommandOutput(Message, frozen=True):
 
 
 class InputGiven(Message, frozen=True):
-    """Host: this rank has received ``nbytes`` more bytes of input."""
+    """Host: this rank has received ``nbytes`` more bytes of input.
+
+    None: it takes no more input.
+    """
 
     rank: Rank
-    nbytes: Amount
-
-
-class InputOver(Message, frozen=True):
-    """Host: this rank takes no more input."""
-
-    rank: Rank
+    nbytes: Amount | None
 
 
 ToCommand = RunCommand | CommandInput | CloseInput | OutputDone
-FromCommand = CommandRuns | CommandFails | CommandOutput | InputGiven | InputOver
+FromCommand = CommandRuns | CommandFails | CommandOutput | InputGiven
 
 
 class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -521,7 +521,7 @@ class GiveNames(Message, frozen=True):
 
 
 class GiveValue(Message, frozen=True):
-    """Answer with the value of a cell's last expression, or with a task's values.
+    """Answer with a cell's last value, or with a task's values.
 
     The name of a value that has none is ``""``. ``cell`` must be the last cell that has run. The answer
     has at most ``max_nbytes`` bytes; None: no limit.

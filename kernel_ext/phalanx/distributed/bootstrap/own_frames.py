@@ -102,7 +102,7 @@ def _users_cause(
 def _is_ours_only(
     frames: Sequence[TracebackType], is_of_ours: bool, through: Collection[FrameType]
 ) -> bool:
-    """Whether an error was raised and caught in our code, or below it.
+    """Whether an error was raised and caught below the user's code.
 
     ``is_of_ours``: the error is the cause of one that our code has raised. If it is of a library,
     that library is ours to call, unless the later error has passed the same frame.

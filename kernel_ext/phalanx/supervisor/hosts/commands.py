@@ -18,7 +18,6 @@ from phalanx.protocol.host import (
     CommandRuns,
     FromCommand,
     InputGiven,
-    InputOver,
     RunCommand,
     ToCommand,
 )
@@ -94,7 +93,7 @@ class HostCommands:
             place = self._log.place(rank)
             if place is None:
                 del self._reported[rank]
-                self._say(InputOver(rank))
+                self._say(InputGiven(rank, None))
             elif place > reported:
                 self._reported[rank] = place
                 self._say(InputGiven(rank, place - reported))

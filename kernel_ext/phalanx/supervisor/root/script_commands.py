@@ -17,7 +17,6 @@ from phalanx.protocol.host import (
     CommandRuns,
     FromCommand,
     InputGiven,
-    InputOver,
     OutputDone,
     RunCommand,
 )
@@ -229,10 +228,10 @@ class Commands:
         if isinstance(message, CommandOutput):
             self._launcher.on_output(message)
         elif isinstance(message, InputGiven):
-            self._log.advance(rank, message.nbytes)
-            self._on_input_progress()
-        elif isinstance(message, InputOver):
-            self._log.drop(rank)
+            if message.nbytes is None:
+                self._log.drop(rank)
+            else:
+                self._log.advance(rank, message.nbytes)
             self._on_input_progress()
         elif isinstance(message, CommandRuns):
             self._runs(rank)

@@ -204,7 +204,10 @@ class CellRunner:
                 cell.put(self._lost[rank])
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> str:
-        """Run code or a task within work that holds the ranks; return its cell."""
+        """Run work as a cell within work that holds the ranks.
+
+        Returns the cell's name.
+        """
         name = self._next()
         here, _ = self._announce(name, ranks, view, is_all=False)
         for lost in (self._lost[rank] for rank in ranks if rank not in here):
