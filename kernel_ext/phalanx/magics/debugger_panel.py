@@ -21,8 +21,8 @@ import phalanx
 from phalanx.protocol import name_ranks
 from phalanx.workspace import DapMessage, RankDebuggers, Workspace
 
-from .completion import AutoDistributed, rank_text
 from .patches import Patches
+from .typing_help import AutoDistributed, rank_text
 
 # Numbers of ranks begin here. ipykernel's are addresses in memory, below 2**47; a number above
 # 2**53 would not be exact in a browser.

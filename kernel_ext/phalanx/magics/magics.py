@@ -42,14 +42,14 @@ from .arguments import (
     show_config,
     start_options,
 )
-from .completion import AutoDistributed, TypingHelp
 from .debugger_panel import DebuggerPanel
-from .errors import debug_failed, debug_ranks, show_errors
+from .notebook_view import BootLine, Label, NotebookView, hosts_of, in_one_line
 from .patches import Patches
 from .tables import Named, Sweeps
 from .tabs import TabsView
 from .toolbar import Toolbar
-from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
+from .tracebacks import debug_failed, debug_ranks, show_errors
+from .typing_help import AutoDistributed, TypingHelp
 from .while_busy import AnswersWhileBusy
 
 _SUGGESTION = (
@@ -243,7 +243,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         cell_number: int = 0,
     ) -> NotebookView:
         hosts = hosts_of(workspace.topology()) if label == "host" else {}
-        kind = TabsView if has_tabs else NotebookView
+        # A terminal has no tabs.
+        kind = TabsView if has_tabs and hasattr(self.shell, "kernel") else NotebookView
         named, number = self._named, cell_number
         return kind(self.shell, label=label, hosts=hosts, named=named, cell_number=number)
 

@@ -11,8 +11,8 @@ from phalanx.protocol import format_ranks
 from phalanx.rank import add_output
 from phalanx.workspace import Clear, Display, StreamName
 
+from .notebook_view import NotebookView
 from .tables import BYTES_PER_S, REDRAW_S
-from .view import NotebookView
 
 Message = dict[str, Any]
 
@@ -22,18 +22,14 @@ class TabsView(NotebookView):
 
     A tab is an ``Output`` widget, which is sent as a whole: a changed tab is sent at most 10 times
     a second, and a long one less often. Questions, notices and progress bars stand below the tabs.
-    A terminal has no tabs: it shows the cell as `NotebookView` does.
     """
 
     def begin(self, ranks: tuple[int, ...]) -> None:
         super().begin(ranks)
-        self._tabs: dict[int, Any] = {}
         self._outputs: dict[int, tuple[Message, ...]] = dict.fromkeys(ranks, ())
         self._changed: set[int] = set()
         self._will_clear: set[int] = set()
         self._due_s = 0.0
-        if not hasattr(self._shell, "kernel"):
-            return
         import ipywidgets
 
         self._tabs = {rank: ipywidgets.Output() for rank in ranks}
@@ -42,24 +38,16 @@ class TabsView(NotebookView):
         display(ipywidgets.Tab(children=[*self._tabs.values()], titles=titles))
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
-        if not self._tabs:
-            super().lines(stream, lines)
-            return
         for ranks, line in lines:
             for rank in ranks:
                 self._add(rank, "stream", {"name": stream, "text": f"{line}\n"})
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        if not self._tabs:
-            super().display(ranks, event)
-            return
         for rank in ranks:
             self._add(rank, "display_data", {"data": event.data, "metadata": event.metadata})
 
     def clear(self, event: Clear) -> None:
-        if not self._tabs:
-            super().clear(event)
-        elif event.wait:
+        if event.wait:
             self._will_clear.add(event.rank)
         else:
             self._outputs[event.rank] = ()
@@ -72,7 +60,7 @@ class TabsView(NotebookView):
         self._changed.add(rank)
 
     def refresh(self, now_s: float) -> float | None:
-        if not self._tabs or not self._changed:
+        if not self._changed:
             return super().refresh(now_s)
         if now_s < self._due_s:
             return self._due_s

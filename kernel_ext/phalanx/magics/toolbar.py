@@ -16,7 +16,7 @@ from jupyter_client.session import extract_header
 from phalanx.protocol import RankState, WorldTopology
 from phalanx.workspace import Workspace
 
-from .completion import AutoDistributed
+from .typing_help import AutoDistributed
 
 Message = dict[str, Any]
 

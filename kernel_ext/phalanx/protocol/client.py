@@ -69,15 +69,6 @@ class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs: tuple[tuple[int, LineNeed], ...] = ()
 
 
-class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Death of a rank at ``at`` (`time.time`), for clients that attach later."""
-
-    rank: int
-    host: str
-    reason: str
-    at: float
-
-
 class Replaced(Message, frozen=True):
     """Root: a new process has replaced this rank and takes cells.
 
@@ -127,7 +118,7 @@ class CellStatusReply(Message, frozen=True):
 
     cells: tuple[CellStatus, ...]
     marks: dict[int, int]
-    deaths: tuple[RankDeath, ...]
+    deaths: tuple[RankLost, ...]
     returns: tuple[Replaced, ...]
     every_start: tuple[AddStartupCell, ...]
     begun: dict[int, str]
@@ -155,12 +146,6 @@ class OutputIs(Message, frozen=True):
     end: Amount
     left_out_nbytes: Amount
     left_out_lines: int
-
-
-class AttachRefused(Message, frozen=True):
-    """Root: refuse to attach this client; ``message`` says why in one line."""
-
-    message: str
 
 
 class OwnershipTransferred(Message, frozen=True):
@@ -282,12 +267,6 @@ class Booted(Message, frozen=True):
         return f"Booted(engines={self.engines!r}, client={self.client}, ...)"
 
 
-class BootFailed(Message, frozen=True):
-    """Root: the ranks could not be started; ``message`` says why."""
-
-    message: str
-
-
 class CellAllowed(Message, frozen=True):
     """Root: allow the announced cell to run.
 
@@ -299,13 +278,6 @@ class CellAllowed(Message, frozen=True):
     reform: bool
     dead: dict[int, str]
     failed: dict[int, tuple[str, str]] = msgspec.field(default_factory=dict)
-
-
-class PartEnded(Message, frozen=True):
-    """Root: a rank's part of a cell has ended."""
-
-    rank: int
-    end: CellEnded
 
 
 class RankSays(Message, frozen=True):
@@ -361,14 +333,16 @@ class Notice(Message, frozen=True):
 class RankLost(Message, frozen=True):
     """Root: the process of a rank has ended.
 
-    ``tail`` is the end of the rank's raw output. ``will_return``: the rank is being replaced.
+    ``tail`` is the end of the rank's raw output. ``will_return``: the rank is being replaced. A client
+    that attaches later gets ``at`` (`time.time`) instead of these.
     """
 
     rank: int
     host: str
     reason: str
-    tail: str
+    tail: str = ""
     will_return: bool = False
+    at: float = 0.0
 
 
 class Restarted(Message, frozen=True):
@@ -386,7 +360,10 @@ class Restarted(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """Root: refuse a request; ``message`` says why in one line."""
+    """Root: refuse a request, an attach or a start; ``message`` says why.
+
+    A request and an attach are refused in one line. After a failed start the root ends.
+    """
 
     message: str
 
@@ -435,13 +412,11 @@ ToRoot = (
 )
 FromRoot = (
     Booted
-    | BootFailed
+    | Failed
     | BootProgress
     | RootAnswered
-    | PartEnded
     | RankSays
     | Notice
-    | AttachRefused
     | OwnershipTransferred
     | RankLost
     | Replaced

@@ -31,7 +31,7 @@ from .rank import (
     MOST_RANKS,
     Amount,
     Code,
-    Epoch,
+    EpochAborted,
     Message,
     Pid,
     Rank,
@@ -198,12 +198,11 @@ class RankReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HostReport(Message, frozen=True):
     """Host: these ranks have changed.
 
-    ``aborted`` is the abort of the newest epoch, as the control page has it: epoch, kind, culprit,
-    message.
+    ``aborted`` is the abort of the newest epoch, as the control page has it.
     """
 
     ranks: tuple[RankReport, ...]
-    aborted: tuple[Epoch, Code, Code, str] | None = None
+    aborted: EpochAborted | None = None
 
 
 class FromRankEnvelope(Message, frozen=True):
@@ -302,15 +301,6 @@ class ToRankEnvelope(Message, frozen=True):
     message: ToRank
 
 
-class AbortEpoch(Message, frozen=True):
-    """Root: abort this epoch, which wakes every rank that waits in it."""
-
-    epoch: Epoch
-    kind: Code
-    culprit: Code
-    message: str
-
-
 class WatchRanks(Message, frozen=True):
     """Root: start or stop reports of every change of what ranks do."""
 
@@ -400,7 +390,7 @@ FromHost = (
 ToHost = (
     Spawn
     | ToRankEnvelope
-    | AbortEpoch
+    | EpochAborted
     | WatchRanks
     | SignalRank
     | EndRank

@@ -198,7 +198,8 @@ class CellEnded(Message, frozen=True):
 class EpochAborted(Message, frozen=True):
     """Notice: the group of ``epoch`` was aborted on this host.
 
-    ``kind`` is an ``ABORT_...`` of `_native`.
+    The root sends it on to all hosts, where it wakes every rank that waits in the epoch. ``kind`` is
+    an ``ABORT_...`` of `_native`.
     """
 
     epoch: Epoch
@@ -331,7 +332,14 @@ class DebuggerSays(Message, frozen=True):
 
 # Notices that the root passes on to the client.
 RankNews = (
-    StopReport | InterruptCaught | LineNeed | LineNotNeeded | Completed | Inspected | DebuggerSays
+    CellEnded
+    | StopReport
+    | InterruptCaught
+    | LineNeed
+    | LineNotNeeded
+    | Completed
+    | Inspected
+    | DebuggerSays
 )
 
 
@@ -454,7 +462,6 @@ ToSupervisor = (
     | Withdraw
     | Gather
     | CellBegan
-    | CellEnded
     | EpochAborted
     | SplitFormed
     | SplitClosed
@@ -466,14 +473,17 @@ ToRank = RankAnswer | RankOrder
 
 
 class CopyNames(Message, frozen=True):
-    """Copy the names of rank ``source`` to ``ranks``; all get this."""
+    """Copy the names of rank ``source`` to ``ranks``; all get this.
+
+    The value is a `CopyReport`: number of copied names, and the reason for each other name.
+    """
 
     source: int
     ranks: tuple[int, ...]
 
 
 class Evaluate(Message, frozen=True):
-    """Evaluate expressions in the cells' namespace; keep the values for `GiveValue`."""
+    """Evaluate expressions in the cells' namespace, for `GiveValue`."""
 
     expressions: tuple[str, ...]
 
@@ -511,21 +521,14 @@ class GiveNames(Message, frozen=True):
 
 
 class GiveValue(Message, frozen=True):
-    """Answer with the value of a cell's last expression, or `Evaluate`'s values.
+    """Answer with a cell's last value, or with a task's values.
 
-    The name of a cell's value is ``""``. ``cell`` must be the last cell that has run. The answer
+    The name of a value that has none is ``""``. ``cell`` must be the last cell that has run. The answer
     has at most ``max_nbytes`` bytes; None: no limit.
     """
 
     cell: str
     max_nbytes: int | None = None
-
-
-class GiveCopyReport(Message, frozen=True):
-    """Answer with the `CopyReport` of the last `CopyNames`, as ``""``.
-
-    The report has the number of copied names, and the reason for each other name.
-    """
 
 
 class GiveLastError(Message, frozen=True):
@@ -535,4 +538,4 @@ class GiveLastError(Message, frozen=True):
     """
 
 
-RankCall = BindValues | GiveNames | GiveValue | GiveCopyReport | GiveLastError
+RankCall = BindValues | GiveNames | GiveValue | GiveLastError

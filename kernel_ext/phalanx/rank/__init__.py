@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .debugging.debugger import POST_MORTEM, ErrorOfCell
 from .output.widgets import add_output
-from .values.calls import bind, fetch, load_value, map_block, pack_call
+from .values.packed_calls import bind, fetch, load_value, map_block, pack_call
 from .values.pickling import pack_values, unpack_values
 
 __all__ = [

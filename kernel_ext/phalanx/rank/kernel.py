@@ -22,7 +22,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from phalanx.adapters import mlx
 from phalanx.distributed.bootstrap.supervised import count_threads, current_loss
-from phalanx.distributed.bootstrap.user_code import prepare_threads
+from phalanx.distributed.bootstrap.user_threads import prepare_threads
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     ENTRY,
@@ -46,18 +46,18 @@ from phalanx.protocol import (
 )
 
 from .cell import from_cell, runs_cell, uninterrupted
-from .completion import KernelHelp
 from .debugging.debugger import DebuggerState, asks_for_commands
 from .debugging.visual_debugger import VisualDebugger
 from .input import CellInput, DebuggerStopped, TypedLines
-from .output.errors import CellErrors
+from .kernel_help import KernelHelp
+from .output.cell_errors import CellErrors
+from .output.error_text import cut, escape_surrogates, name_of, packs_anything, text_of
 from .output.streams import RankOutput, speak_for
-from .output.text import cut, escape_surrogates, name_of, packs_anything, text_of
 from .requests import WorkspaceRequests
 from .shell import OwnNames, prepare_shell, say_left
 from .signals import SignalHandlers
 from .stops import CellStops
-from .values.calls import call_packed
+from .values.packed_calls import call_packed
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
 DEBUGGER_QUIT = "the debugger was quit"
@@ -444,7 +444,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         failed = () if error is None else (name_of(type(error)), cut(text_of(error)))
         self._notify(Entered(order.id, *failed))
 
-    def _notify(self, notice: CellBegan | CellEnded | Entered | RankNews) -> None:
+    def _notify(self, notice: CellBegan | Entered | RankNews) -> None:
         if os.getpid() != self._pid:  # the code has forked, and the child came to the cell's end
             return
         try:

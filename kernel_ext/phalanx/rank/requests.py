@@ -23,7 +23,6 @@ from phalanx.protocol import (
     BindValues,
     CopyNames,
     Evaluate,
-    GiveCopyReport,
     GiveNames,
     GiveValue,
     PublishSweep,
@@ -32,8 +31,8 @@ from phalanx.protocol import (
 )
 
 from .debugging.debugger import POST_MORTEM, DebuggerState, ErrorOfCell
-from .output.text import name_of
-from .values.copying import CopyReport, copy_names
+from .output.error_text import name_of
+from .values.copying import copy_names
 from .values.pickling import pack_values, unpack_values
 
 
@@ -43,22 +42,21 @@ class WorkspaceRequests:
     def __init__(self, shell: Any, rank: int) -> None:
         self._shell = shell
         self._rank = rank
-        self._copied = CopyReport(0, {})
         self._error: ErrorOfCell | None = None
         self._last_cell = ""  # the cell that has a value to give
-        self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
+        self._values: dict[str, Any] = {}  # of a task, until a client fetches them
 
     def forget_value(self, cell: str) -> None:
         """Drop the value of the last cell: another one begins."""
-        self._last_cell, self._evaluated = cell, {}
+        self._last_cell, self._values = cell, {}
 
     def perform(self, said: Any) -> None:
         task = msgspec.convert(said, RankTask, str_keys=True)
         if isinstance(task, CopyNames):
             names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
-            self._copied = copy_names(names, hidden, task.source, task.ranks, self._rank)
+            self._values = {"": copy_names(names, hidden, task.source, task.ranks, self._rank)}
         elif isinstance(task, Evaluate):
-            self._evaluated = self._evaluate(task.expressions)
+            self._values = self._evaluate(task.expressions)
         elif isinstance(task, PublishSweep):
             _publish_sweep(task)
         else:
@@ -79,9 +77,9 @@ class WorkspaceRequests:
             if call.cell != self._last_cell:  # this process is new, or has run other cells since
                 msg = "the value is gone: something else has run since"
                 raise DistributedError(msg)
-            values, self._evaluated = self._evaluated, {}
+            values, self._values = self._values, {}
             return values or {"": self._shell.last_execution_result.result}
-        return {"": self._copied if isinstance(call, GiveCopyReport) else self._error}
+        return {"": self._error}
 
     def _evaluate(self, expressions: tuple[str, ...]) -> dict[str, Any]:
         names = self._shell.user_ns

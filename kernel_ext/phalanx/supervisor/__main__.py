@@ -17,7 +17,7 @@ import sys
 import msgspec
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootFailed, BootOptions, pack_frame
+from phalanx.protocol import BootOptions, Failed, pack_frame
 from phalanx.protocol.os_text import decode_options
 
 from .boot import prepare_process
@@ -56,7 +56,7 @@ def _claim(options: BootOptions, first: socket.socket) -> Claim:
     try:
         return claim_name(options.world.name, is_fixed=options.is_named)
     except DistributedError as error:
-        first.sendall(pack_frame(BootFailed(str(error))))
+        first.sendall(pack_frame(Failed(str(error))))
         sys.exit(1)
 
 

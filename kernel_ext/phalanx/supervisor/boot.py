@@ -18,9 +18,9 @@ import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
-    BootFailed,
     BootOptions,
     ChannelClosed,
+    Failed,
     WorkspaceRecord,
     read_frame,
 )
@@ -187,9 +187,9 @@ def launch_root(options: BootOptions, *, timeout_s: float = 20.0) -> RootProcess
 
 
 def _read_record(sock: socket.socket) -> WorkspaceRecord:
-    """Read a root's first message; raise a `BootFailed` as an error."""
-    first = msgspec.msgpack.decode(read_frame(sock), type=WorkspaceRecord | BootFailed)
-    if isinstance(first, BootFailed):
+    """Read a root's first message; raise a `Failed` as an error."""
+    first = msgspec.msgpack.decode(read_frame(sock), type=WorkspaceRecord | Failed)
+    if isinstance(first, Failed):
         raise DistributedError(first.message)
     return first
 

@@ -597,6 +597,15 @@ def test_an_error_that_ipython_only_prints_is_not_the_one_before(ranks, code):
     assert re.search(r"Cell In\[\d+\], line ", text)
 
 
+def test_an_error_that_the_user_handled_is_shown_without_our_frames(ranks):
+    code = "try: px.all_sum('x')\nexcept ValueError as e: raise OSError('mine') from e"
+    text = ANSI.sub("", run(ranks, code).text)
+    assert "ValueError: " in text
+    assert "The above exception was the direct cause" in text
+    assert "OSError: mine" in text
+    assert not own_frames(text)
+
+
 def test_a_handler_of_errors_that_raises_is_replaced_by_ours(ranks):
     ranks.run(
         "%%distributed\ndef fail(*error): raise OSError\n"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.magics import tables as tables_module
+from phalanx.magics.notebook_view import NotebookView
 from phalanx.magics.tables import FULL, Figures, Grid, Slot
-from phalanx.magics.view import NotebookView
 from phalanx.workspace import Clear, Display, Question
 from phalanx.workspace.output.events import Text
 from phalanx.workspace.output.printer import WINDOW_S, CellOutput, LineMerger

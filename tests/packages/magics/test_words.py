@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.magics.arguments import auto_parser, cell_parser, line_parser, local_parser, next_words
-from phalanx.magics.completion import RankText, keep_empty_body, rank_text
+from phalanx.magics.typing_help import RankText, keep_empty_body, rank_text
 
 
 def never(cell):

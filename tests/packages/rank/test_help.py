@@ -8,7 +8,7 @@ import threading
 
 from support.promise import PATIENCE_S
 
-from phalanx.rank.completion import AnswerThread
+from phalanx.rank.kernel_help import AnswerThread
 
 
 def test_only_the_newest_question_of_a_kind_waits():

@@ -120,7 +120,7 @@ def test_what_is_shown_of_an_error_is_not_interrupted():
 @pytest.mark.parametrize("is_debugged", [False, True])
 def test_a_stop_while_an_error_is_shown_reaches_only_a_debugger(gate, is_debugged):
     """IPython would swallow the stop, and print a bare KeyboardInterrupt beside the error."""
-    from phalanx.rank.output.errors import show_error
+    from phalanx.rank.output.cell_errors import show_error
 
     class Shell:
         call_pdb = is_debugged

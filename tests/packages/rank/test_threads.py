@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from zmq.utils.garbage import GarbageCollectorThread
 
-from phalanx.distributed.bootstrap.user_code import UserThreads, prepare_threads
+from phalanx.distributed.bootstrap.user_threads import UserThreads, prepare_threads
 
 
 def test_a_thread_of_the_users_counts_while_it_lives():

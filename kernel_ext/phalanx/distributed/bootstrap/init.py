@@ -18,8 +18,8 @@ from ..control import seconds
 from ..group.group import Group
 from .epoch import group_of_one
 from .mpi import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
+from .own_frames import hide_in_scripts
 from .supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, join_anew, world
-from .user_code import hide_own_frames
 
 _MPI = (
     "a world of MPI cannot be formed anew, as MPI itself cannot: end the job and start it again, "
@@ -98,7 +98,7 @@ def recover(timeout: float | None = 30.0) -> Group:
     True
     """
     limit = seconds(timeout)
-    hide_own_frames()
+    hide_in_scripts()
     if is_supervised():
         return join_anew(limit)
     group = world()
@@ -184,7 +184,7 @@ def init(
     phalanx.errors.NotConfigured: [distributed] Couldn't initialize any backend: PHALANX_CHANNEL \
 is not set, so no Phalanx supervisor started this process; use %distributed start or phalanx launch
     """
-    hide_own_frames()
+    hide_in_scripts()
     _check_options(backend, timeout, all_gather_factory)
     addresses = () if interface is None else _addresses_of(interface)
     if is_supervised() and backend != "mpi":

@@ -38,7 +38,7 @@ from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .epoch import group_of_one, is_over, next_epoch
 from .other_libraries import free_port, place_variables, put_master
 from .stack_listener import show_stacks
-from .user_code import UserThreads
+from .user_threads import UserThreads
 
 CHANNEL_VARIABLE = "PHALANX_CHANNEL"
 _log = logging.getLogger(__name__)

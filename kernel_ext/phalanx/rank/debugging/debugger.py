@@ -13,7 +13,7 @@ import threading
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from phalanx.distributed.bootstrap.user_code import without_own_frames
+from phalanx.distributed.bootstrap.own_frames import without_own_frames
 
 from ..cell import CELL
 from .visual_debugger import VisualDebugger

@@ -21,8 +21,8 @@ from typing import Any, TextIO
 import zmq
 from ipykernel.iostream import IOPubThread, OutStream
 
+from .error_text import escape_surrogates
 from .record import DescriptorCapture, OutputRecord, OutputThrottle
-from .text import escape_surrogates
 from .widgets import OutputWidgets
 
 Message = dict[str, Any]

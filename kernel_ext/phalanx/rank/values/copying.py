@@ -10,7 +10,7 @@ import msgspec
 
 from phalanx.distributed.operations.sealed import SealedPair
 
-from ..output.text import name_of, text_of
+from ..output.error_text import name_of, text_of
 from .pickling import ValuePickler, load_each, pack_values
 
 Namespace = dict[str, Any]

@@ -82,9 +82,9 @@ def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> Non
     from phalanx.protocol import EngineReady, Register, Registered
     from phalanx.rank.cell import from_cell
     from phalanx.rank.kernel import RankKernel
+    from phalanx.rank.output.error_text import describe_error
     from phalanx.rank.output.record import OutputRecord
     from phalanx.rank.output.streams import PublishThread, RankOutput, Stream
-    from phalanx.rank.output.text import describe_error
 
     from .curve import HandshakeCounter, keep_alive, prepare_heartbeat
 

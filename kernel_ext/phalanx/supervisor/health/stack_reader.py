@@ -52,7 +52,7 @@ _JOINING = re.compile(_LIBRARIES + r"(?:threading|queue|concurrent/futures/\w+)\
 
 _AT_BREAKPOINT = "_do_wait_suspend"  # pydevd's wait for the user
 _ASKING = "rank/input.py"
-_SHOWING = "rank/output/errors.py", "show_error"
+_SHOWING = "rank/output/cell_errors.py", "show_error"
 _DEPTH = 40  # most frames shown to a user
 
 

@@ -28,9 +28,8 @@ from phalanx.distributed.bootstrap.other_libraries import free_port
 from phalanx.distributed.control import AbortKind
 from phalanx.errors import DistributedError
 from phalanx.hosts import interface_addresses
-from phalanx.protocol import Welcome
+from phalanx.protocol import EpochAborted, Welcome
 from phalanx.protocol.host import (
-    AbortEpoch,
     AskHost,
     CommandRuns,
     FromHost,
@@ -92,7 +91,7 @@ class RankReporter:
         self.epoch = 0
         self._host = host
         self._said: dict[int, RankReport] = {}
-        self._aborted: tuple[int, int, int, str] | None = None
+        self._aborted: EpochAborted | None = None
 
     def delta(self, ranks: Iterable[int], *, with_memory: bool = False) -> HostReport | None:
         """Report those of ``ranks`` that have changed; None if nothing changed.
@@ -109,7 +108,7 @@ class RankReporter:
                 self._said[rank] = now
                 changed.append(now)
         reason = self._host.abort_reason(self.epoch) if self.epoch else None
-        aborted = None if reason is None else (self.epoch, *reason)
+        aborted = None if reason is None else EpochAborted(self.epoch, *reason)
         if not changed and aborted == self._aborted:
             return None
         self._aborted = aborted
@@ -274,7 +273,7 @@ class HostAgent:
     def _free_ranks(self) -> None:
         """Abort the epoch so that ranks stop waiting for others in vain."""
         if self._reports.epoch:
-            self._host.take(AbortEpoch(self._reports.epoch, *self._why_freed()))
+            self._host.take(EpochAborted(self._reports.epoch, *self._why_freed()))
 
     def _why_freed(self) -> tuple[AbortKind, int, str]:
         """Return kind, culprit and message of the abort that frees ranks.

@@ -25,6 +25,7 @@ from phalanx.distributed.bootstrap.stack_listener import STACKS_VARIABLE
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
+    EpochAborted,
     GetOutput,
     HostInfo,
     OutputIs,
@@ -33,7 +34,6 @@ from phalanx.protocol import (
     WorldConfig,
 )
 from phalanx.protocol.host import (
-    AbortEpoch,
     CommandInput,
     EndRank,
     FromHost,
@@ -158,7 +158,7 @@ class LocalHost:
         match message:
             case ToRankEnvelope() if child := self._ranks[message.rank].child:
                 child.send(self._complete(message.message))
-            case AbortEpoch():
+            case EpochAborted():
                 self.memory.abort(message.epoch, message.kind, message.culprit, message.message)
             case Spawn():
                 self._to_spawn.append(message.rank)

@@ -16,7 +16,7 @@ import zmq
 
 import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import Activity, BootOptions, BootProgress, BootState, HostInfo
+from phalanx.protocol import Activity, BootOptions, BootProgress, BootState, EpochAborted, HostInfo
 from phalanx.protocol.host import (
     ANSWER_TO,
     AskHost,
@@ -58,6 +58,7 @@ from .samples import ClockOffset, in_root_time, is_sound
 if TYPE_CHECKING:
     from .connection import HostServer
     from .host_set import HostSet
+
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.2  # poll interval for silence, as exact as for one rank
@@ -124,7 +125,7 @@ class RemoteHost:
         self._tasks = TaskSet(lambda _error: self._lose("its connection has failed"))
         self._reports = {rank: first_report(rank) for rank in self.ranks}
         self._window = OutputWindow()
-        self._aborted: tuple[int, int, int, str] | None = None
+        self._aborted: EpochAborted | None = None
 
     @property
     def _name(self) -> str:
@@ -141,7 +142,9 @@ class RemoteHost:
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
         """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
         known = self._aborted
-        return known[1:] if self.is_up and known is not None and known[0] == epoch else None
+        if not self.is_up or known is None or known.epoch != epoch:
+            return None
+        return known.kind, known.culprit, known.message
 
     def clock(self) -> tuple[int, int] | None:
         """Return what to add to the host's time for ours, in ns.

@@ -16,8 +16,8 @@ import msgspec
 
 import phalanx
 from phalanx.protocol import (
-    AttachRefused,
     BootOptions,
+    Failed,
     FrameReader,
     FromRoot,
     Hello,
@@ -164,7 +164,7 @@ class Clients:
         """Make a client the owner, or send it the reason against that."""
         name = self._options.world.name
         if self.is_stopping:
-            client.tell(AttachRefused(f"the workspace {name!r} is being stopped"))
+            client.tell(Failed(f"the workspace {name!r} is being stopped"))
             return False
         if self._owner is not None and self._owner is not client:
             if not hello.is_taking:
@@ -172,7 +172,7 @@ class Clients:
                     f"the workspace {name!r} is used by {self.owner}; take it over with "
                     f"%distributed attach {name} --take"
                 )
-                client.tell(AttachRefused(text))
+                client.tell(Failed(text))
                 return False
             self._on_owner_gone()
             self.answer(self._owner, OwnershipTransferred(client.pid))

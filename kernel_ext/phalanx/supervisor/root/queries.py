@@ -17,8 +17,8 @@ from phalanx.protocol import (
     GetTopology,
     GetTrace,
     LinkInfo,
-    RankDeath,
     RankInfo,
+    RankLost,
     RootAnswer,
     StacksAre,
     TopologyIs,
@@ -103,7 +103,7 @@ class QueryService:
             world.cells.statuses(),
             self._marks,
             tuple(
-                RankDeath(rank, self._host.layout.name_of(rank), reason, world.loss(rank).at_s)
+                RankLost(rank, self._host.layout.name_of(rank), reason, at=world.loss(rank).at_s)
                 for rank, reason in world.dead.items()
             ),
             self._backlog.returns,

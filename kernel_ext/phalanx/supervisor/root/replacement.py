@@ -328,7 +328,7 @@ class Restarts:
     async def _end(self, rank: int, its: _Replacement) -> bool:
         """Free the ranks that wait for a rank, and end it."""
         self._membership.lose(rank, RESTARTED)
-        self._tell(RankLost(rank, self._host.layout.name_of(rank), RESTARTED, "", will_return=True))
+        self._tell(RankLost(rank, self._host.layout.name_of(rank), RESTARTED, will_return=True))
         its.is_ending = True
         try:
             its.killed = (await self._rank_ending.end((rank,))).get(rank)

@@ -20,7 +20,6 @@ from phalanx.protocol import (
     AskRoot,
     BeginCell,
     Booted,
-    BootFailed,
     BootOptions,
     CancelCell,
     CellBegan,
@@ -34,7 +33,6 @@ from phalanx.protocol import (
     LineNotNeeded,
     Notice,
     OrderRanks,
-    PartEnded,
     RankLost,
     RankNews,
     RankSays,
@@ -198,7 +196,7 @@ class WorkspaceRoot(Root):
             return
         message = f"ipyparallel's controller {reason}"
         if not self._is_booted:
-            self.tell(BootFailed(f"{message}\n{tail}".rstrip()))
+            self.tell(Failed(f"{message}\n{tail}".rstrip()))
         else:
             # Cells travel through the controller: without it the ranks cannot be reached.
             for rank in range(self._boot.world.size):
@@ -317,14 +315,13 @@ class WorkspaceRoot(Root):
                 self.tell(self._booted())
         elif isinstance(message, CellBegan):
             self._world.cells.begun[rank] = message.cell
-        elif isinstance(message, CellEnded):
-            self._cells.end(rank, message)
-            self._look_for_stalls()
-            self.tell(PartEnded(rank, message))
         elif isinstance(message, Entered):
             self._cells.entered(rank, message)
         elif isinstance(message, RankNews):
-            if isinstance(message, LineNeed | LineNotNeeded):
+            if isinstance(message, CellEnded):
+                self._cells.end(rank, message)
+                self._look_for_stalls()
+            elif isinstance(message, LineNeed | LineNotNeeded):
                 self._world.cells.ask_line(rank, message)
             self.tell(RankSays(rank, message))
         else:
@@ -342,7 +339,7 @@ class WorkspaceRoot(Root):
         else:
             self._membership.lose(rank, reason)
             when = "" if "could not be started" in reason else " while starting"
-            self.tell(BootFailed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
+            self.tell(Failed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
             self.end()
 
     def _lose(self, rank: int, reason: str, tail: str) -> None:
@@ -365,7 +362,7 @@ class WorkspaceRoot(Root):
         """Ignore a message about a command: ranks of a workspace run cells."""
 
     def on_not_up(self, reasons: Sequence[str]) -> None:
-        self.tell(BootFailed("\n".join(reasons)))
+        self.tell(Failed("\n".join(reasons)))
         self.end()
 
     def _running(self) -> set[int]:

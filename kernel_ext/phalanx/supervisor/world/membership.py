@@ -24,7 +24,7 @@ from phalanx.protocol import (
     Welcome,
     Withdraw,
 )
-from phalanx.protocol.host import AbortEpoch, GiveBack
+from phalanx.protocol.host import GiveBack
 
 from ..hosts.host_set import HostSet
 from .state import Answer, WorldState
@@ -68,7 +68,7 @@ class MembershipCoordinator:
             self._host.send(rank, Refused(message.id, -1, ", ".join(map(self._who, missing))))
         elif isinstance(message, EpochAborted):
             kind, culprit = message.kind, message.culprit
-            self._host.take(AbortEpoch(message.epoch, kind, culprit, message.message))
+            self._host.take(message)
             is_loss = kind in {AbortKind.RANK_FAILURE, AbortKind.LINK_BROKEN}
             lost = culprit_rank(kind, culprit) if is_loss else -1
             self.send_all(self._world.abort(message.epoch, message.message, lost))
@@ -86,7 +86,7 @@ class MembershipCoordinator:
         ``culprit`` is the rank that never comes, if there is one.
         """
         epoch = self._world.epoch
-        self._host.take(AbortEpoch(epoch, kind, culprit, reason))
+        self._host.take(EpochAborted(epoch, kind, culprit, reason))
         self.send_all(self._world.abort(epoch, reason, culprit))
 
     def free_waiters(self, rank: int, reason: str) -> None:
@@ -105,7 +105,7 @@ class MembershipCoordinator:
         arguments are those of `WorldState.lose`, which refuses the ranks that wait in the root.
         """
         said = f"{reason}; {consequence}" if consequence else reason
-        self._host.take(AbortEpoch(self._world.epoch, AbortKind.RANK_FAILURE, rank, said))
+        self._host.take(EpochAborted(self._world.epoch, AbortKind.RANK_FAILURE, rank, said))
         self.send_all(self._world.lose(rank, reason, consequence, will_return=will_return))
         # A rank that is being ended may still save arrays.
         if self._host.statuses[rank] is not None:
@@ -150,7 +150,7 @@ class MembershipCoordinator:
         )
         self._foreign[rank] = why
         epoch = self._world.epoch
-        self._host.take(AbortEpoch(epoch, AbortKind.ERROR, rank, why))
+        self._host.take(EpochAborted(epoch, AbortKind.ERROR, rank, why))
         self.send_all(self._world.abort(epoch, why))
         self._host.send(rank, Refused(ask.id, -1, why))
         self.look()
@@ -175,7 +175,7 @@ class MembershipCoordinator:
         if not world.is_good:
             # A rank may have closed the epoch without an abort. The next epoch may use the same
             # memory.
-            anew = AbortEpoch(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
+            anew = EpochAborted(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
             self._host.take(anew)
         if self.take_abort():
             world.begin_epoch()

@@ -8,7 +8,6 @@ from phalanx.protocol import (
     CellStatus,
     CellStatusReply,
     OutputIs,
-    RankLost,
     TypedLine,
     format_ranks,
     name_ranks,
@@ -53,7 +52,6 @@ class AttachSync:
             for rank, since in self.status.marks.items()
         }
         dead = {death.rank for death in self.status.deaths}
-        self.deaths = [RankLost(its.rank, its.host, its.reason, "") for its in self.status.deaths]
         name = None if self.cell is None else self.cell.name
         self._known = next((cell for cell in self.status.cells if cell.cell == name), None)
         self.running: tuple[int, ...] = ()  # the ranks that still run the cell to attach to
@@ -109,7 +107,7 @@ class AttachSync:
                 self.cell.events.put(text)
         for rank, how in status.ended.items():
             self.cell.events.put(Ended(rank, failure_of(how)))
-        for lost in self.deaths:
+        for lost in self.status.deaths:
             self.cell.events.put(lost)
         for rank, need in status.needs:
             self.cell.events.put(RankNotice(rank, need))

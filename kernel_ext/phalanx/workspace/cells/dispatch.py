@@ -24,7 +24,6 @@ from phalanx.protocol import (
     Inspected,
     Notice,
     OutputDrawn,
-    PartEnded,
     RankLost,
     RankNews,
     RankOrder,
@@ -42,6 +41,7 @@ from .rank_help import Help
 
 if TYPE_CHECKING:
     import ipyparallel
+
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
@@ -229,9 +229,7 @@ class Dispatch:
 
         The running cell gets it too. Runs on the socket thread.
         """
-        if isinstance(message, PartEnded):
-            self._on_ended(message.rank, message.end)
-        elif isinstance(message, RankSays):
+        if isinstance(message, RankSays):
             self._on_rank_says(message.rank, message.news)
         elif isinstance(message, RankLost):
             self._on_lost(message)
@@ -254,13 +252,6 @@ class Dispatch:
         for cell in cells:
             cell.put(lost)
 
-    def _on_ended(self, rank: int, end: CellEnded) -> None:
-        """Tell a cell that a rank has ended it."""
-        cell, _ = self._find(_message_id(end.cell, rank), is_output=False)
-        if cell is not None:
-            cell.on_ended(rank, end)
-            self.widgets.on_passed(rank, cell.n_widget_messages)
-
     def _on_rank_says(self, rank: int, news: RankNews) -> None:
         """Tell a cell or a question what a rank says."""
         if isinstance(news, Completed | Inspected):
@@ -269,7 +260,12 @@ class Dispatch:
             self.debuggers.on_says(rank, news.message)
         else:
             cell, _ = self._find(_message_id(news.cell, rank), is_output=False)
-            if cell is not None:
+            if cell is None:
+                return
+            if isinstance(news, CellEnded):
+                cell.on_ended(rank, news)
+                self.widgets.on_passed(rank, cell.n_widget_messages)
+            else:
                 cell.on_news(rank, news)
 
     def _on_message(self, channel: str, message: Message) -> None:

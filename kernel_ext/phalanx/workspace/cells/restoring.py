@@ -9,13 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import (
-    AddStartupCell,
-    CopyNames,
-    GiveCopyReport,
-    Replaced,
-    name_ranks,
-)
+from phalanx.protocol import AddStartupCell, CopyNames, GiveValue, Replaced, name_ranks
 
 from ..output.front_end import View
 from ..output.notices import say_copied
@@ -62,8 +56,8 @@ def _copy(runner: CellRunner, fresh: Sequence[Replaced], tell: Callable[[str], N
     for source, ranks in by_source.items():
         task = CopyNames(source, tuple(ranks))
         try:
-            runner.part(task, (source, *ranks), View())
-            answers = runner.ask(tuple(ranks), GiveCopyReport())
+            cell = runner.part(task, (source, *ranks), View())
+            answers = runner.ask(tuple(ranks), GiveValue(cell))
         except DistributedError as error:
             tell(f"{name_ranks(ranks)} got nothing of rank {source}: {error}")
             continue

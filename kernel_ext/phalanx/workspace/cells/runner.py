@@ -40,14 +40,7 @@ from ..output.printer import MAX_LINES, LateOutput
 from .attach import AttachSync
 from .cell import Call, Cell, Pack, Packed, failure_of_rank
 from .dispatch import Dispatch
-from .loop import (
-    CellLoop,
-    CellOutcome,
-    RankError,
-    RankResult,
-    raise_for,
-    results_of,
-)
+from .loop import CellLoop, CellOutcome, RankError, RankResult, raise_for, results_of
 from .restoring import prepare
 from .slot import CellRuns, ExecutionSlot, RunningCell
 
@@ -194,11 +187,15 @@ class CellRunner:
             if rank in self._dispatch.lost:  # since the ranks were chosen
                 cell.put(self._dispatch.lost[rank])
 
-    def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
-        """Run code or a task within work that holds the ranks."""
+    def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> str:
+        """Run code or a task within work that holds the ranks.
+
+        Returns the cell's name.
+        """
         cell = Cell(self._next(), ranks, work=work)
         self._announce(cell, view, needs_all=True)
         raise_for(self._execute(cell, view))
+        return cell.name
 
     def ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
@@ -278,7 +275,7 @@ class CellRunner:
         # The root knows the epoch and the ranks that entered it, and tells the first cell.
         self._missed = missed = AttachSync(self._dispatch, self._root, len(self._ranks))
         self._shown = {its.engine for its in missed.status.returns}
-        for lost in missed.deaths:
+        for lost in missed.status.deaths:
             self.on_news(lost)
         # The engine of a rank that is being replaced is known before the rank is there.
         dead = {self.engines[rank] for rank in self._dispatch.lost}

@@ -23,13 +23,12 @@ from typing import TypeVar
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     AskRoot,
-    AttachRefused,
     BeginCell,
     Booted,
-    BootFailed,
     BootProgress,
     CancelCell,
     CellAllowed,
+    CellEnded,
     CellStatusReply,
     Failed,
     FromRoot,
@@ -41,9 +40,9 @@ from phalanx.protocol import (
     OrderRanks,
     OutputIs,
     OwnershipTransferred,
-    PartEnded,
     RankLost,
     RankOrder,
+    RankSays,
     RankStack,
     Replaced,
     Restart,
@@ -228,7 +227,7 @@ class RootClient:
         if not self._is_stopping:
             host = socket.gethostname()
             for rank in range(self._root.record.size):
-                self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
+                self._on_news(RankLost(rank, host, "is gone: its supervisor has died"))
             self._changed()
 
     def wait_booted(
@@ -254,7 +253,7 @@ class RootClient:
                 on_progress(answer)
             answer = self._wait(self._boot, deadline_s - time.monotonic(), what)
         self._is_booting = False
-        if isinstance(answer, BootFailed | AttachRefused):
+        if isinstance(answer, Failed):
             raise DistributedError(answer.message)
         if not isinstance(answer, Booted):
             msg = f"the supervisor answered {type(answer).__name__} to the boot"
@@ -487,7 +486,7 @@ class RootClient:
         self._link.send(message)
 
     def _receive(self, message: FromRoot) -> None:
-        if isinstance(message, Booted | BootFailed | AttachRefused):
+        if isinstance(message, Booted | Failed):
             self._boot.put(message)
         elif isinstance(message, Samples):
             self._samples.take(message)
@@ -505,5 +504,6 @@ class RootClient:
             self._on_taken(message.pid)
         else:
             self._on_news(message)
-            if isinstance(message, PartEnded | RankLost | Replaced):
+            is_end = isinstance(message, RankSays) and isinstance(message.news, CellEnded)
+            if is_end or isinstance(message, RankLost | Replaced):
                 self._changed()

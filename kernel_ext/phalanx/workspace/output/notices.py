@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from phalanx.protocol import RankDeath, Replaced, name_ranks
+from phalanx.protocol import RankLost, Replaced, name_ranks
 
 Ranks = int | slice | Iterable[int]  # as a caller names them
 
@@ -263,7 +263,7 @@ def _at(at: float) -> str:
     return time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def say_died(death: RankDeath) -> str:
+def say_died(death: RankLost) -> str:
     """Say in one line when and how a dead rank died."""
     why = death.reason.partition("\n")[0]
     if why.startswith("is being"):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import phalanx as px
-from phalanx.distributed.bootstrap import user_code
-from phalanx.distributed.bootstrap.user_code import (
+from phalanx.distributed.bootstrap.own_frames import (
     clear_own_frames,
-    number_lines,
+    hide_in_scripts,
+    own_frames_hidden,
     without_own_frames,
 )
 
@@ -55,13 +55,13 @@ def test_every_frame_has_a_line():
     caught.value.__context__ = outer  # a chain may be a ring
     assert None in [line for _, line in traceback.walk_tb(caught.tb)]
     assert None not in [line for _, line in traceback.walk_tb(without_own_frames(caught.tb))]
-    number_lines(outer)
-    lines = [line for _, line in traceback.walk_tb(caught.value.__traceback__)]
+    with own_frames_hidden(outer):
+        lines = [line for _, line in traceback.walk_tb(caught.value.__traceback__)]
     assert len(lines) == 2
     assert lines[1] == 1
 
 
-def test_only_errors_that_we_caught_ourselves_leave_the_chain(capsys):
+def test_only_errors_that_we_caught_ourselves_leave_the_chain(capsys, monkeypatch):
     def raise_in(module, error, cause=None):
         """Raise in a module of this name, and catch it there."""
         scope = {"__name__": module}
@@ -73,11 +73,34 @@ def test_only_errors_that_we_caught_ourselves_leave_the_chain(capsys):
     users = raise_in("__main__", ValueError("the user's"))
     ours = raise_in("phalanx.made_up", OSError("ours"), users)
     top = raise_in("__main__", px.DistributedError("top"), ours)
-    user_code._show(type(top), top, top.__traceback__)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    hide_in_scripts()
+    sys.excepthook(type(top), top, top.__traceback__)
     said = capsys.readouterr().err
     assert "ValueError: the user's" in said
     assert said.endswith("DistributedError: top\n")
     assert "OSError" not in said
+
+
+def test_after_an_error_is_shown_it_is_as_before():
+    with pytest.raises(px.NotSupported) as caught:
+        px.all_sum(np.ones(2, np.longdouble))
+    mine = OSError("mine")
+    mine.__cause__ = caught.value
+    whole = names(caught.tb)
+    with own_frames_hidden(mine) as is_alone:
+        assert not is_alone
+        assert len(names(caught.value.__traceback__)) == 1
+    assert names(caught.value.__traceback__) == whole
+    assert mine.__cause__ is caught.value
+
+
+def test_an_error_may_have_exceptions_of_its_own_kind():
+    class Several(Exception):
+        exceptions = ("a text", 3)
+
+    with own_frames_hidden(Several()) as is_alone:
+        assert is_alone
 
 
 def test_what_our_frames_hold_is_let_go_of_and_a_users_stays():

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jupyter_client.session import json_packer, json_unpacker
 
+from phalanx.rank.output.error_text import escape_surrogates, packs_anything
 from phalanx.rank.output.streams import BytesToText
-from phalanx.rank.output.text import escape_surrogates, packs_anything
 
 ANY_TEXT = st.text(st.characters(exclude_categories=[]))
 

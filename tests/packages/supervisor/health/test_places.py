@@ -128,7 +128,7 @@ def test_libraries_that_our_code_calls_are_not_shown():
 
 def test_who_shows_an_error_is_in_no_library():
     colours = Frame(SITE + "pygments/lexer.py", 714, "get_tokens_unprocessed")
-    shows = Frame(_OWN + "rank/output/errors.py", 107, "show_error")
+    shows = Frame(_OWN + "rank/output/cell_errors.py", 107, "show_error")
     place = place_of(main(colours, shows, *KERNEL))
     assert (place.text, place.is_showing) == ("", True)
     # A user's own text of the error is the user's code.

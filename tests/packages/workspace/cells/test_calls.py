@@ -20,7 +20,7 @@ from support.programs.restarting import Notices
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
-from phalanx.rank.values.calls import fetch
+from phalanx.rank.values.packed_calls import fetch
 from phalanx.workspace import PendingCall, View
 from phalanx.workspace.cells.slot import CellRuns
 

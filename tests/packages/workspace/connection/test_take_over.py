@@ -203,7 +203,7 @@ def test_a_rank_that_returns_while_somebody_comes_is_there(taken, monkeypatch):
 
         def __init__(self, dispatch, root, size):
             super().__init__(dispatch, root, size)
-            assert [lost.rank for lost in self.deaths] == [1]
+            assert [lost.rank for lost in self.status.deaths] == [1]
             new.resume()
             wait_until(lambda: root.topology().ranks[1].state == "idle", "rank 1 is up")
 

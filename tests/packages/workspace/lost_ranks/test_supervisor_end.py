@@ -13,7 +13,7 @@ from support.promise import BOUND_S, PATIENCE_S, within
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootFailed, BootOptions, WorldConfig
+from phalanx.protocol import BootOptions, Failed, WorldConfig
 from phalanx.supervisor import launch_root
 from phalanx.workspace.connection.transport import SocketThread
 
@@ -29,14 +29,12 @@ class AlmostEmpty(queue.SimpleQueue):
     """A queue into which the last message comes just after the first look."""
 
     def get(self, timeout):
-        self.put(BootFailed("no sbatch here"))
+        self.put(Failed("no sbatch here"))
         raise queue.Empty
 
 
 def test_an_answer_that_comes_after_the_end_is_taken():
-    assert wait_for_answer(root_client_of(Gone()), AlmostEmpty(), 10) == BootFailed(
-        "no sbatch here"
-    )
+    assert wait_for_answer(root_client_of(Gone()), AlmostEmpty(), 10) == Failed("no sbatch here")
 
 
 @pytest.mark.promise

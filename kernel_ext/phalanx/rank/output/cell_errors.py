@@ -13,15 +13,15 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from phalanx.distributed.bootstrap.user_code import (
+from phalanx.distributed.bootstrap.own_frames import (
     clear_own_frames,
     is_own_frame,
-    number_lines,
+    own_frames_hidden,
     without_own_frames,
 )
 
 from ..cell import from_cell, uninterrupted
-from .text import name_of, text_of
+from .error_text import name_of, text_of
 
 
 class CellErrors:
@@ -153,8 +153,8 @@ def _plain_lines(shell: Any, etype: Any, error: BaseException, users: Any) -> li
     """Return an error as Python shows it, without our frames."""
     users = from_cell(users) or users
     try:
-        _drop_own_frames(error)
-        parts = format_exception(etype, error, users)
+        with own_frames_hidden(error):
+            parts = format_exception(etype, error, users)
     except BaseException:  # noqa: BLE001 - of the error's own methods
         parts = [*format_tb(users), f"{name_of(etype)}: {text_of(error)}"]
 
@@ -165,20 +165,15 @@ def _plain_lines(shell: Any, etype: Any, error: BaseException, users: Any) -> li
     return re.sub(r'File "([^"\n]*)"', name_cell, "".join(parts)).rstrip("\n").split("\n")
 
 
-def _drop_own_frames(error: BaseException) -> None:
-    """Drop our frames from the tracebacks of a group's errors."""
-    for each in getattr(error, "exceptions", ()):
-        each.__traceback__ = without_own_frames(each.__traceback__)
-        _drop_own_frames(each)
-
-
 def _show_users_part(
     shell: Any, etype: Any, error: BaseException, users: Any, tb_offset: int | None
 ) -> None:
     clear_own_frames(error)
-    error.__traceback__ = users
-    number_lines(error)
-    shell.showtraceback((etype, error, users), tb_offset=tb_offset)
+    try:
+        with own_frames_hidden(error):
+            shell.showtraceback((etype, error, users), tb_offset=tb_offset)
+    finally:
+        error.__traceback__ = users
 
 
 def is_end_of_cell(depth: int) -> bool:

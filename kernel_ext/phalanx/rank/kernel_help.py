@@ -12,7 +12,7 @@ from IPython.core.completer import IPCompleter, ProvisionalCompleterWarning, rec
 
 from phalanx.protocol import Complete, Completed, Inspect, Inspected
 
-from .output.text import escape_surrogates
+from .output.error_text import escape_surrogates
 
 log = logging.getLogger(__name__)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from collections.abc import Collection, Sequence
+from types import TracebackType
 from typing import Any
 
 from IPython.core.error import UsageError
 
-from phalanx.distributed.bootstrap.user_code import without_own_frames
+from phalanx.distributed.bootstrap.own_frames import own_frames_hidden, without_own_frames
 from phalanx.errors import CellError, DistributedError, Failures
 from phalanx.protocol import format_ranks, name_ranks
 from phalanx.workspace import RankError, View, Workspace
@@ -61,7 +60,7 @@ def _show(
     if not _is_said(error, traceback, users):
         show(etype, error, traceback)
         return
-    with _users_causes(shell, error) as is_alone:
+    with own_frames_hidden(error) as is_alone:
         # With `%pdb` the function that shows tracebacks opens the debugger.
         if is_alone and not shell.call_pdb and _is_one_line(shell, users):
             text = str(error)
@@ -93,99 +92,18 @@ def _is_said(
 
 def _is_one_line(shell: Any, users: TracebackType | None) -> bool:
     """Whether the call stands in the cell and is its only line."""
-    last, first = _last(users), _first_of(shell, users)
-    if last is None or first is None or last.tb_frame.f_globals is not shell.user_ns:
+    last, first = _last(users), users
+    if last is None or last.tb_frame.f_globals is not shell.user_ns:
         return False
     code = last.tb_frame.f_code
+    while first is not None and first.tb_frame.f_globals is not shell.user_ns:
+        first = first.tb_next  # IPython's frames
     while first is not None:  # a lambda may be defined in another cell
         if first.tb_frame.f_code.co_filename != code.co_filename:
             return False
         first = first.tb_next
     lines = [line for line in linecache.getlines(code.co_filename) if line.strip()]
     return code.co_name.startswith("<") and len(lines) == 1
-
-
-def _first_of(
-    shell: Any, traceback: TracebackType | None, frames: Collection[FrameType] = ()
-) -> TracebackType | None:
-    """Find where the traceback enters code of cells, or one of ``frames``."""
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_globals is shell.user_ns or frame in frames:
-            break
-        traceback = traceback.tb_next
-    return traceback
-
-
-def _users_cause(
-    shell: Any, error: BaseException, through: set[FrameType], seen: set[int]
-) -> tuple[BaseException, TracebackType] | None:
-    """Find the nearest cause of an error that is the user's.
-
-    Returns the cause and the traceback entry where the user's part begins. A cause is the user's if
-    its traceback reaches code of a cell, or a frame ``through`` which the error passed later. A
-    cause with frames of ours only is searched for its own causes: it may hide an error that the
-    user's code was handling when it called us.
-    """
-    is_from_none = error.__suppress_context__ and error.__cause__ is None
-    for cause in (error.__cause__, error.__context__):
-        if cause is None or id(cause) in seen:
-            continue
-        seen.add(id(cause))
-        begin = _first_of(shell, cause.__traceback__, through)
-        if begin is None:
-            found = _users_cause(shell, cause, through, seen)
-            if found is not None:
-                return found
-        elif not is_from_none:
-            return cause, begin
-    return None
-
-
-def _frames(traceback: TracebackType | None) -> set[FrameType]:
-    frames = set()
-    while traceback is not None:
-        frames.add(traceback.tb_frame)
-        traceback = traceback.tb_next
-    return frames
-
-
-@contextmanager
-def _users_causes(shell: Any, error: BaseException) -> Iterator[bool]:
-    """Show an error of ours with only the user's errors as causes.
-
-    Yields whether no cause is left. The other causes were raised in our frames. At the end all
-    errors are restored.
-    """
-    kept: list[tuple[BaseException, Any, Any, bool, Any]] = []
-
-    def keep(one: BaseException) -> None:
-        is_alone = one.__suppress_context__
-        kept.append((one, one.__cause__, one.__context__, is_alone, one.__traceback__))
-
-    keep(error)
-    seen = {id(error)}
-    one: BaseException | None = error
-    through = _frames(without_own_frames(error.__traceback__))
-    try:
-        while one is not None:
-            found = _users_cause(shell, one, through, seen)
-            is_cause = found is not None and found[0] is one.__cause__
-            shown, begin = found or (None, None)
-            one.__cause__, one.__context__ = (shown, None) if is_cause else (None, shown)
-            one.__suppress_context__ = is_cause
-            one = None
-            if shown is not None:
-                keep(shown)
-                users = without_own_frames(begin)
-                is_said = _is_said(shown, begin, users)  # else the rest is the user's
-                shown.__traceback__ = users if is_said else begin
-                one, through = (shown, _frames(users)) if is_said else (None, through)
-        yield error.__cause__ is None and error.__context__ is None
-    finally:
-        for each, cause, context, is_alone, traceback in kept:
-            each.__cause__, each.__context__ = cause, context
-            each.__suppress_context__, each.__traceback__ = is_alone, traceback
 
 
 def debug_ranks(workspace: Workspace, ranks: Sequence[int] | None, view: View) -> None:

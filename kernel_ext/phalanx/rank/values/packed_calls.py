@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from ..output.text import name_of, text_of
+from ..output.error_text import name_of, text_of
 from .pickling import MAIN, ValuePickler, names_of
 
 Buffers = Sequence[Any]
