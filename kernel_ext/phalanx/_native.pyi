@@ -429,9 +429,6 @@ def make_wake() -> int:
     The caller owns the descriptor.
     """
 
-def flag_latency_ns() -> float:
-    """Measure a flag's one-way latency between two cores in ~50 us."""
-
 def is_cell_file(file: str, /) -> bool:
     """Whether a file name is a notebook cell's.
 

@@ -1,9 +1,7 @@
-// Read and change affinity; measure the latency between cores with a ping-pong.
+// Read and change affinity.
 #include "base/cpu.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <thread>
 
 #include "base/platform.hpp"
@@ -91,46 +89,6 @@ bool move_to_core(int core) noexcept {
     static_cast<void>(core);
     return false;
 #endif
-}
-
-double flag_latency_ns() {
-    if (usable_cores() < 2) return -1.0;
-    using Clock = std::chrono::steady_clock;
-    constexpr int kRounds = 100;  // 6 us near, 30 us far
-    constexpr int kTries = 5;     // the minimum counts: a descheduled partner only adds time
-    const auto give_up = Clock::now() + std::chrono::milliseconds(20);
-    alignas(128) std::atomic<int> ball{0};
-    std::atomic<bool> stop{false};
-    std::thread partner([&] {
-        for (int spins = 0; !stop.load(std::memory_order_relaxed); ++spins) {
-            const int seen = ball.load(std::memory_order_acquire);
-            if ((seen & 1) != 0) ball.store(seen + 1, std::memory_order_release);
-            if (spins % 4096 == 4095) std::this_thread::yield();
-        }
-    });
-    double best = -1.0;
-    for (int attempt = 0; attempt < kTries && Clock::now() < give_up; ++attempt) {
-        const auto begin = Clock::now();
-        int round = 0;
-        for (; round < kRounds; ++round) {
-            const int sent = ball.load(std::memory_order_relaxed) + 1;
-            ball.store(sent, std::memory_order_release);
-            int spins = 0;
-            while (ball.load(std::memory_order_acquire) == sent) {
-                if (++spins % 4096 != 0) continue;
-                if (Clock::now() >= give_up) break;
-                std::this_thread::yield();
-            }
-            if (ball.load(std::memory_order_acquire) == sent) break;
-        }
-        if (round < kRounds) break;
-        const std::chrono::duration<double, std::nano> elapsed = Clock::now() - begin;
-        const double one_way = elapsed.count() / (2.0 * kRounds);
-        if (best < 0 || one_way < best) best = one_way;
-    }
-    stop.store(true, std::memory_order_relaxed);
-    partner.join();
-    return best;
 }
 
 }  // namespace phalanx

@@ -49,8 +49,4 @@ bool move_to_core(int core) noexcept;
 // System-wide unique number of this thread, as Python's native_id.
 std::uint64_t this_thread_number() noexcept;
 
-// Measure the one-way latency of a flag between two cores in ns, with a helper thread, in about 50
-// us of flag time. Negative if there is only one core.
-double flag_latency_ns();
-
 }  // namespace phalanx

@@ -1,5 +1,4 @@
 // Checks and conversion of numpy arrays, with the error texts.
-#include "base/cpu.hpp"
 #include "binding/binding.hpp"
 
 namespace phalanx::binding {
@@ -125,10 +124,6 @@ void register_convert(py::module_& module) {
         py::list names;
         for (const Dtype dtype : all_dtypes()) names.append(name_of(dtype));
         return py::tuple(names);
-    });
-    module.def("flag_latency_ns", [] {
-        const ReleasedGil released;  // a thread and two atomics, no Python object
-        return flag_latency_ns();
     });
 }
 

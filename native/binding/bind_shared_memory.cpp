@@ -35,23 +35,87 @@ namespace phalanx::binding {
 
 namespace {
 
-struct Passed {
-    int peer;
-    std::uint64_t sent;
-    std::uint64_t received;
+const ControlPage& checked(const PyPage& self, int slot) {
+    const auto& page = self.get();
+    if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+    return page;
+}
+
+// The tag that Python knows: 0 for the world.
+py::int_ group_of(std::uint64_t tag) {
+    return py::int_((tag & Activity::kWorldTag) != 0 ? 0 : tag);
+}
+
+// What a rank has done in one of its groups.
+struct GroupState {
+    struct Passed {
+        int peer;
+        std::uint64_t sent;
+        std::uint64_t received;
+    };
+    std::uint64_t tag;
+    std::optional<std::uint64_t> begun;
+    std::uint64_t queued;
+    std::uint64_t current;
+    std::uint64_t done;
+    std::vector<Passed> passed;  // messages with peers; a rank may wait for the next one
 };
 
-// The peers that the rank in `slot` has exchanged messages with in a channel, or waits for.
-std::vector<Passed> passed_in(const ControlPage& page, int slot, int channel) {
-    std::vector<Passed> found;
-    for (int peer = 0; peer < page.ranks(); ++peer) {
-        const auto read = [&](bool is_recv) {
-            return page.tally(slot, channel, peer, is_recv)->load(std::memory_order_acquire);
-        };
-        const Passed passed{peer, read(false), read(true)};
-        if (passed.sent != 0 || passed.received != 0) found.push_back(passed);
+// The groups of the rank in `slot`, apart from those that begin or end meanwhile.
+std::vector<GroupState> groups_in(const ControlPage& page, int slot) {
+    std::vector<GroupState> found;
+    Activity& activity = page.activity(slot);
+    for (int number = 0; number < kActivityChannels; ++number) {
+        const auto& channel = activity.of(number);
+        GroupState its{channel.tag.load(std::memory_order_seq_cst), {}, 0, 0, 0, {}};
+        if (its.tag == 0) continue;
+        its.begun = activity.begun(number);
+        its.queued = channel.queued.load(std::memory_order_acquire);
+        its.current = channel.current.load(std::memory_order_acquire);
+        its.done = channel.done.load(std::memory_order_acquire);
+        for (int peer = 0; peer < page.ranks(); ++peer) {
+            const auto read = [&](bool is_recv) {
+                return page.tally(slot, number, peer, is_recv)->load(std::memory_order_acquire);
+            };
+            const GroupState::Passed passed{peer, read(false), read(true)};
+            if (passed.sent != 0 || passed.received != 0) its.passed.push_back(passed);
+        }
+        if (channel.tag.load(std::memory_order_seq_cst) == its.tag) found.push_back(std::move(its));
     }
     return found;
+}
+
+// (op, peer, number); op is empty for no operation, peer -1 for a collective.
+py::tuple describe_word(std::uint64_t word) {
+    if (Activity::is_message(word)) {
+        const auto its = Activity::message_of(word);
+        return py::make_tuple(its.name(), its.peer, its.number);
+    }
+    const std::string op = word == 0                   ? ""
+                           : Activity::is_queued(word) ? "work"
+                                                       : name_of(static_cast<OpKind>(word >> 48));
+    return py::make_tuple(op, -1, Activity::seq_of(word));
+}
+
+py::tuple activity_of(const PyPage& self, int slot) {
+    const auto& page = checked(self, slot);
+    Activity& activity = page.activity(slot);
+    py::dict groups;
+    py::dict messages;
+    for (const GroupState& its : groups_in(page, slot)) {
+        const py::int_ group = group_of(its.tag);
+        for (const auto& [peer, sent, received] : its.passed) {
+            messages[py::make_tuple(group, peer)] =
+                py::make_tuple(sent & ~kTallyWaits, received & ~kTallyWaits,
+                               (sent & kTallyWaits) != 0, (received & kTallyWaits) != 0);
+        }
+        groups[group] = py::make_tuple(describe_word(its.current)[0], Activity::seq_of(its.current),
+                                       Activity::seq_of(its.done), its.queued);
+    }
+    const auto pair = activity.pair.load(std::memory_order_acquire);
+    const int channel = Activity::message_of(pair).channel;  // -1 without a message
+    return py::make_tuple(activity.epoch.load(std::memory_order_acquire), groups,
+                          py::make_tuple(channel) + describe_word(pair), messages);
 }
 
 // The source line of the awaited operation; for queued operations that of the running one.
@@ -66,8 +130,7 @@ std::string site_of_wait(const ControlPage& page, int slot, std::uint64_t tag, s
 }
 
 py::object wait_of(const PyPage& self, int slot) {
-    const auto& page = self.get();
-    if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+    const auto& page = checked(self, slot);
     const auto& wait = page.activity(slot).wait;
     const auto number = wait.number.load(std::memory_order_seq_cst);
     const auto tag = wait.tag.load(std::memory_order_acquire);
@@ -75,16 +138,15 @@ py::object wait_of(const PyPage& self, int slot) {
     const auto looks = wait.looks.load(std::memory_order_acquire);
     const bool has_others = wait.threads.load(std::memory_order_acquire) != Activity::kNoOthers;
     if (number == 0 || wait.number.load(std::memory_order_seq_cst) != number) return py::none();
-    const bool is_message = Activity::is_message(word);
-    const std::string op = Activity::is_queued(word) ? "work"
-                           : !is_message             ? name_of(static_cast<OpKind>(word >> 48))
-                           : (word >> 52 & 1) != 0   ? "recv"
-                                                     : "send";
-    const auto seq = is_message ? word & ((std::uint64_t{1} << 36) - 1) : Activity::seq_of(word);
-    const int peer = is_message ? static_cast<int>(word >> 36 & 0xFFFF) : -1;
-    const bool is_world = (tag & Activity::kWorldTag) != 0;
-    return py::make_tuple(number, is_world ? 0 : tag, op, seq, peer, looks, has_others,
+    const py::tuple its = describe_word(word);
+    return py::make_tuple(number, group_of(tag), its[0], its[2], its[1], looks, has_others,
                           to_text(site_of_wait(page, slot, tag, word)));
+}
+
+py::object site_of(const PyPage& self, int slot) {
+    const auto seen = checked(self, slot).current_site(slot);
+    if (!seen) return py::none();
+    return py::make_tuple(group_of(seen->tag), describe_word(seen->word)[2], to_text(seen->text));
 }
 
 // Channel of a group, by tag (0: the world), of the rank in `slot` in this epoch; -1: not a member.
@@ -98,20 +160,6 @@ int channel_of(const ControlPage& page, int slot, std::uint64_t epoch, std::uint
     return -1;
 }
 
-py::int_ group_of(std::uint64_t tag) {
-    return py::int_((tag & Activity::kWorldTag) != 0 ? 0 : tag);
-}
-
-py::tuple describe_word(std::uint64_t word) {
-    if (Activity::is_message(word)) {
-        return py::make_tuple((word >> 52 & 1) != 0 ? "recv" : "send",
-                              static_cast<int>(word >> 36 & 0xFFFF),
-                              word & ((std::uint64_t{1} << 36) - 1));
-    }
-    return py::make_tuple(word == 0 ? std::string() : name_of(static_cast<OpKind>(word >> 48)), -1,
-                          Activity::seq_of(word));
-}
-
 // The place where a stop holds the rank in `slot`, (group, op, peer, number), or None.
 py::object held_at(const ControlPage& page, int slot) {
     const auto seen = page.hold(slot).look();
@@ -119,42 +167,27 @@ py::object held_at(const ControlPage& page, int slot) {
     return py::make_tuple(group_of(seen->tag)) + describe_word(seen->word);
 }
 
-py::tuple progress_of(const ControlPage& page, int slot) {
-    Activity& activity = page.activity(slot);
+py::tuple progress_of(const PyPage& self, int slot) {
+    const auto& page = checked(self, slot);
     py::object held = held_at(page, slot);
     py::list groups;
     py::list messages;
-    for (int number = 0; number < kActivityChannels; ++number) {
-        auto& channel = activity.of(number);
-        const auto tag = channel.tag.load(std::memory_order_seq_cst);
-        if (tag == 0) continue;
-        const auto begun = activity.begun(number);
-        const auto done = channel.done.load(std::memory_order_acquire);
-        const auto current = channel.current.load(std::memory_order_acquire);
-        const auto queued = channel.queued.load(std::memory_order_acquire);
-        const auto passed = passed_in(page, slot, number);
-        if (channel.tag.load(std::memory_order_seq_cst) != tag) continue;
-        py::object n_begun = py::none();
-        if (begun) n_begun = py::int_(*begun);
-        groups.append(py::make_tuple(group_of(tag), n_begun, current != 0 || queued != 0,
-                                     describe_word(current), describe_word(done)));
-        for (const auto& [peer, sent, received] : passed) {
+    for (const GroupState& its : groups_in(page, slot)) {
+        const py::int_ group = group_of(its.tag);
+        groups.append(py::make_tuple(group, its.begun, its.current != 0 || its.queued != 0,
+                                     describe_word(its.current), describe_word(its.done)));
+        for (const auto& [peer, sent, received] : its.passed) {
             for (const bool is_recv : {false, true}) {
                 const auto tally = is_recv ? received : sent;
                 const auto count = (tally & ~kTallyWaits) + ((tally & kTallyWaits) != 0 ? 1 : 0);
-                messages.append(py::make_tuple(group_of(tag), peer, is_recv, count));
+                messages.append(py::make_tuple(group, peer, is_recv, count));
             }
         }
     }
     // Unchanged between two reads: held in one place; else report that it is not held.
     if (!held.equal(held_at(page, slot))) held = py::none();
-    return py::make_tuple(activity.epoch.load(std::memory_order_acquire), groups, messages, held);
-}
-
-const ControlPage& checked(const PyPage& self, int slot) {
-    const auto& page = self.get();
-    if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
-    return page;
+    const auto epoch = page.activity(slot).epoch.load(std::memory_order_acquire);
+    return py::make_tuple(epoch, groups, messages, held);
 }
 
 }  // namespace
@@ -193,76 +226,20 @@ void register_page(py::module_& module) {
                 return to_tuple(self.get().reason(epoch));
             },
             py::arg("epoch"))
-        .def(
-            "activity",
-            [](const PyPage& self, int slot) {
-                const auto& page = self.get();
-                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
-                Activity& activity = page.activity(slot);
-                py::dict channels;
-                py::dict messages;
-                for (int number = 0; number < kActivityChannels; ++number) {
-                    auto& channel = activity.of(number);
-                    const auto tag = channel.tag.load(std::memory_order_seq_cst);
-                    const auto queued = channel.queued.load(std::memory_order_acquire);
-                    const auto current = channel.current.load(std::memory_order_acquire);
-                    const auto done = channel.done.load(std::memory_order_acquire);
-                    if (tag == 0) continue;
-                    const auto passed = passed_in(page, slot, number);
-                    if (channel.tag.load(std::memory_order_seq_cst) != tag) continue;
-                    const auto kind = static_cast<OpKind>(current >> 48);
-                    const py::int_ group((tag & Activity::kWorldTag) != 0 ? 0 : tag);
-                    for (const auto& [peer, sent, received] : passed) {
-                        messages[py::make_tuple(group, peer)] = py::make_tuple(
-                            sent & ~kTallyWaits, received & ~kTallyWaits, (sent & kTallyWaits) != 0,
-                            (received & kTallyWaits) != 0);
-                    }
-                    channels[group] =
-                        py::make_tuple(current == 0 ? std::string() : name_of(kind),
-                                       Activity::seq_of(current), Activity::seq_of(done), queued);
-                }
-                const auto pair = activity.pair.load(std::memory_order_acquire);
-                const bool is_waiting = pair != 0;
-                const char* what = !is_waiting ? "" : (pair >> 52 & 1) != 0 ? "recv" : "send";
-                const py::tuple message =
-                    py::make_tuple(static_cast<int>(pair >> 56) - 1, what,
-                                   is_waiting ? static_cast<int>(pair >> 36 & 0xFFFF) : -1,
-                                   pair & ((std::uint64_t{1} << 36) - 1));
-                return py::make_tuple(activity.epoch.load(std::memory_order_acquire), channels,
-                                      message, messages);
-            },
-            py::arg("slot"))
+        .def("activity", &activity_of, py::arg("slot"))
         .def("wait", &wait_of, py::arg("slot"))
-        .def(
-            "site",
-            [](const PyPage& self, int slot) -> py::object {
-                const auto& page = self.get();
-                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
-                const auto seen = page.current_site(slot);
-                if (!seen) return py::none();
-                const bool is_message = Activity::is_message(seen->word);
-                const auto seq = is_message ? seen->word & ((std::uint64_t{1} << 36) - 1)
-                                            : Activity::seq_of(seen->word);
-                const bool is_world = (seen->tag & Activity::kWorldTag) != 0;
-                return py::make_tuple(is_world ? 0 : seen->tag, seq, to_text(seen->text));
-            },
-            py::arg("slot"))
+        .def("site", &site_of, py::arg("slot"))
         .def(
             "heartbeats",
-            [](const PyPage& self, int slot) {
-                const auto& page = self.get();
-                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
-                return page.heartbeats(slot);
-            },
+            [](const PyPage& self, int slot) { return checked(self, slot).heartbeats(slot); },
             py::arg("slot"))
         .def(
             "mark_stopped",
             [](const PyPage& self, int slot) {
                 const auto held = self.page;  // another thread may close the page meanwhile
-                ControlPage& page = self.get();
-                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+                static_cast<void>(checked(self, slot));
                 const ReleasedGil released;  // waits for the heartbeat thread
-                page.mark_stopped(slot);
+                held->mark_stopped(slot);
             },
             py::arg("slot"))
         .def(
@@ -294,10 +271,7 @@ void register_page(py::module_& module) {
             },
             py::arg("slot"), py::arg("epoch"), py::arg("group"), py::arg("number"),
             py::arg("peer") = -1, py::arg("is_recv") = false)
-        .def(
-            "progress",
-            [](const PyPage& self, int slot) { return progress_of(checked(self, slot), slot); },
-            py::arg("slot"))
+        .def("progress", &progress_of, py::arg("slot"))
         .def("trace", &trace_of, py::arg("slot"), py::arg("since") = 0)
         .def("counters", &counters_of, py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });

@@ -77,7 +77,8 @@ void Team::begin(const Op& op, AlgorithmChoice choice, const std::byte* x, Waite
         if (host_ != nullptr) host_->check_headers();
         const bool is_small = is_flat() && choice.is_mesh;
         if (choice.is_direct) {
-            links_->exchange_parts(op, {x, nbytes}, slices_of(op.count, size_of(op.dtype)), waiter);
+            const auto parts = node_slices(op.count, size_of(op.dtype), links_->size());
+            links_->exchange_parts(op, {x, nbytes}, parts, waiter);
         } else {
             links_->exchange(op, is_small ? std::span(x, nbytes) : std::span<const std::byte>(),
                              waiter);
@@ -96,7 +97,7 @@ void Team::all_reduce(const Op& op, Reduction reduction, AlgorithmChoice choice,
         return;
     }
     const std::uint64_t width = size_of(op.dtype);
-    const std::uint64_t per_block = std::max<std::uint64_t>(work_bytes_ / sizeof(float), 1);
+    const std::uint64_t per_block = wide_block(work_bytes_);
     for (std::uint64_t begin = 0; begin < op.count; begin += per_block) {
         const std::uint64_t count = std::min(per_block, op.count - begin);
         const ReductionSpec job{reduction, Dtype::float32, count};
@@ -208,10 +209,10 @@ std::uint64_t at(int rank) { return static_cast<std::uint64_t>(rank); }
 }  // namespace
 
 // Before: every rank has x, one block per rank. After: out = the sum of this rank's blocks.
-//   On a host: host_reduce_scatter_staged, in rank order.
-//   Between single ranks: small arrays as a mesh, in rank order; else ring_scatter.
-//   Composed: the host reduces to its leader (in rank order), the leaders reduce-scatter the pieces
-//   of their ranks (in ring order), and distribute the pieces to their own ranks.
+//   On a host: host_reduce_scatter_staged.
+//   Between single ranks: small arrays as a mesh; else ring_scatter.
+//   Composed: the host reduces to its leader, the leaders reduce-scatter the pieces of their ranks,
+//   and distribute the pieces to their own ranks.
 // Scratch: about `work_bytes` on each rank, kept. Larger composed arrays are packed piece by piece,
 // which reads and writes them once more.
 // Halves are summed in float32 and rounded once on every path, and sent as float32 (all_reduce).

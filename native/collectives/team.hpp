@@ -14,7 +14,7 @@
 #include "collectives/on_host/host_collectives.hpp"
 #include "collectives/on_host/shared_memory_team.hpp"
 #include "collectives/operation/op.hpp"
-#include "collectives/operation/plan.hpp"
+#include "collectives/operation/summation_order.hpp"
 
 namespace phalanx {
 
@@ -98,7 +98,6 @@ class Team {
     void mesh_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out, Range part);
     void direct_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out,
                        Waiter& waiter);
-    [[nodiscard]] std::vector<Range> slices_of(std::uint64_t count, std::uint64_t width) const;
     void scatter_block(const ReductionSpec& job, AlgorithmChoice choice, ScatterBlock pieces,
                        Waiter& waiter);
     void ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces, Waiter& waiter);

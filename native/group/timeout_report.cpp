@@ -18,10 +18,9 @@ std::string describe_word(std::uint64_t word) {
 }
 
 std::string describe_message(std::uint64_t word) {
-    const bool is_recv = (word >> 52 & 1) != 0;
-    return std::string(is_recv ? "recv" : "send") + " #" +
-           std::to_string(word & ((std::uint64_t{1} << 36) - 1)) +
-           (is_recv ? " from rank " : " to rank ") + std::to_string(word >> 36 & 0xFFFF);
+    const Activity::MessageWord its = Activity::message_of(word);
+    return std::string(its.name()) + " #" + std::to_string(its.number) +
+           (its.is_recv ? " from rank " : " to rank ") + std::to_string(its.peer);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
 constexpr std::uint32_t kVersion = 7;
 constexpr std::size_t kWordAt = kCacheLine;
-constexpr std::size_t kBellsAt = 2 * kCacheLine;
+constexpr std::size_t kPartsAt = 2 * kCacheLine;
 
 // Most yields to wait for another thread of the same author to finish its record.
 constexpr int kClaimPatience = 1000;
@@ -48,26 +48,22 @@ int ranks_of(int slots, int ranks) {
     return std::max(slots, ranks);
 }
 
-constexpr std::size_t round_up(std::size_t nbytes) {
-    return (nbytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+// Text in words of shared memory, each stored and loaded at once.
+void store_text(std::atomic<std::uint64_t>* words, std::string_view text) noexcept {
+    for (std::size_t at = 0; at < text.size(); at += 8) {
+        std::uint64_t piece = 0;
+        std::memcpy(&piece, text.data() + at, std::min<std::size_t>(8, text.size() - at));
+        words[at / 8].store(piece, std::memory_order_release);
+    }
 }
 
-// Offset of the tallies.
-std::size_t nbytes_before_tallies(int slots, std::size_t record) {
-    const auto count = static_cast<std::size_t>(slots);
-    return kBellsAt + round_up((count + 1) * record) +
-           count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Hold) + sizeof(CallSiteTable) +
-                    sizeof(HeartbeatSlot) + sizeof(TrafficCounters));
-}
-
-std::size_t nbytes_of_tallies(int slots, int ranks) {
-    return static_cast<std::size_t>(slots) * kActivityChannels * static_cast<std::size_t>(ranks) *
-           2 * sizeof(MessageProgress);
-}
-
-std::size_t nbytes_of_wires(int slots, int ranks) {
-    return round_up(static_cast<std::size_t>(slots) * static_cast<std::size_t>(ranks) * 2 *
-                    sizeof(LinkBytes));
+std::string load_text(const std::atomic<std::uint64_t>* words, std::size_t nbytes) {
+    std::string text(nbytes, '\0');
+    for (std::size_t at = 0; at < nbytes; at += 8) {
+        const std::uint64_t piece = words[at / 8].load(std::memory_order_acquire);
+        std::memcpy(text.data() + at, &piece, std::min<std::size_t>(8, nbytes - at));
+    }
+    return text;
 }
 
 }  // namespace
@@ -78,11 +74,34 @@ std::string_view cut_text(std::string_view text, std::size_t limit) noexcept {
     return text.substr(0, limit);
 }
 
+ControlPage::Layout ControlPage::layout_of(int slots, int ranks) {
+    const auto count = static_cast<std::size_t>(slots);
+    const auto n_wires = count * static_cast<std::size_t>(ranks) * 2;
+    std::size_t end = kPartsAt;
+    const auto add = [&](std::size_t nbytes) {
+        const auto begin = end;
+        end += (nbytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+        return begin;
+    };
+    Layout its{};
+    its.doorbells = add(count * sizeof(Doorbell));
+    its.activities = add(count * sizeof(Activity));
+    its.holds = add(count * sizeof(Hold));
+    its.call_sites = add(count * sizeof(CallSiteTable));
+    its.heartbeat_slots = add(count * sizeof(HeartbeatSlot));
+    its.records = add((count + 1) * sizeof(AbortRecord));
+    its.totals = add(count * sizeof(TrafficCounters));
+    its.tallies = add(n_wires * kActivityChannels * sizeof(MessageProgress));
+    its.let_in = add(n_wires * kActivityChannels * sizeof(LetIn));
+    its.wires = add(n_wires * sizeof(LinkBytes));
+    its.traces = add(count * sizeof(TraceRing));
+    its.end = end;
+    return its;
+}
+
 std::size_t ControlPage::nbytes(int slots, int ranks) {
     check_slots(slots, 0);
-    const int known = ranks_of(slots, ranks);
-    return nbytes_before_tallies(slots, sizeof(AbortRecord)) + 2 * nbytes_of_tallies(slots, known) +
-           nbytes_of_wires(slots, known) + static_cast<std::size_t>(slots) * sizeof(TraceRing);
+    return layout_of(slots, ranks_of(slots, ranks)).end;
 }
 
 void ControlPage::write_header(std::byte* base, int slots, int ranks) noexcept {
@@ -93,7 +112,7 @@ void ControlPage::write_header(std::byte* base, int slots, int ranks) noexcept {
 
 void ControlPage::format(int fd, int slots, int ranks) {
     grow_file(fd, nbytes(slots, ranks));
-    const std::size_t size = nbytes_before_tallies(slots, sizeof(AbortRecord));
+    const std::size_t size = layout_of(slots, slots).tallies;
     const Mapping mapping(fd, size, Access::kReadWrite);
     std::memset(mapping.data(), 0, size);  // begin_group clears the tallies
     write_header(mapping.data(), slots, ranks);
@@ -119,28 +138,18 @@ void ControlPage::bind(std::byte* base, int slots, int author) {
     ranks_ = static_cast<int>(read_header(base, slots).ranks);
     author_ = author;
     word_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kWordAt);
-    doorbells_ = reinterpret_cast<Doorbell*>(base + kBellsAt);
-    const auto count = static_cast<std::size_t>(slots);
-    std::byte* at = base + kBellsAt + count * sizeof(Doorbell);
-    activities_ = reinterpret_cast<Activity*>(at);
-    at += count * sizeof(Activity);
-    holds_ = reinterpret_cast<Hold*>(at);
-    at += count * sizeof(Hold);
-    call_sites_ = reinterpret_cast<CallSiteTable*>(at);
-    at += count * sizeof(CallSiteTable);
-    heartbeat_slots_ = reinterpret_cast<HeartbeatSlot*>(at);
-    at += count * sizeof(HeartbeatSlot);
-    records_ = reinterpret_cast<AbortRecord*>(at);
-    at += round_up((count + 1) * sizeof(AbortRecord));
-    totals_ = reinterpret_cast<TrafficCounters*>(at);
-    at += count * sizeof(TrafficCounters);
-    tallies_ = reinterpret_cast<MessageProgress*>(at);
-    at += nbytes_of_tallies(slots, ranks_);
-    let_in_ = reinterpret_cast<LetIn*>(at);
-    at += nbytes_of_tallies(slots, ranks_);
-    wires_ = reinterpret_cast<LinkBytes*>(at);
-    at += nbytes_of_wires(slots, ranks_);
-    traces_ = reinterpret_cast<TraceRing*>(at);
+    const Layout its = layout_of(slots, ranks_);
+    doorbells_ = reinterpret_cast<Doorbell*>(base + its.doorbells);
+    activities_ = reinterpret_cast<Activity*>(base + its.activities);
+    holds_ = reinterpret_cast<Hold*>(base + its.holds);
+    call_sites_ = reinterpret_cast<CallSiteTable*>(base + its.call_sites);
+    heartbeat_slots_ = reinterpret_cast<HeartbeatSlot*>(base + its.heartbeat_slots);
+    records_ = reinterpret_cast<AbortRecord*>(base + its.records);
+    totals_ = reinterpret_cast<TrafficCounters*>(base + its.totals);
+    tallies_ = reinterpret_cast<MessageProgress*>(base + its.tallies);
+    let_in_ = reinterpret_cast<LetIn*>(base + its.let_in);
+    wires_ = reinterpret_cast<LinkBytes*>(base + its.wires);
+    traces_ = reinterpret_cast<TraceRing*>(base + its.traces);
 }
 
 LinkBytes* ControlPage::wire(int slot, int peer, bool is_recv) const noexcept {
@@ -182,7 +191,7 @@ void ControlPage::begin_group(int slot, int channel, std::uint64_t epoch,
 }
 
 ControlPage::ControlPage(int fd, int slots, int author, std::span<const int> wake_fds) {
-    const std::size_t least = nbytes_before_tallies(slots, sizeof(AbortRecord));
+    const std::size_t least = layout_of(slots, slots).tallies;
     if (file_size(fd) < least) throw UsageError("the control page's file is too small");
     mapping_ = Mapping(fd, least, Access::kReadWrite);
     const std::size_t size =
@@ -247,11 +256,7 @@ void ControlPage::write(AbortRecord& record, std::uint64_t epoch,
     record.kind.store(static_cast<std::int32_t>(reason.kind), std::memory_order_release);
     record.culprit.store(reason.culprit, std::memory_order_release);
     record.length.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
-    for (std::size_t at = 0; at < text.size(); at += 8) {
-        std::uint64_t piece = 0;
-        std::memcpy(&piece, text.data() + at, std::min<std::size_t>(8, text.size() - at));
-        record.text[at / 8].store(piece, std::memory_order_release);
-    }
+    store_text(record.text, text);
     record.valid.store(epoch, std::memory_order_release);
 }
 
@@ -260,13 +265,9 @@ std::optional<AbortReason> ControlPage::read(const AbortRecord& record, std::uin
     AbortReason reason;
     reason.kind = checked_kind(record.kind.load(std::memory_order_acquire));
     reason.culprit = record.culprit.load(std::memory_order_acquire);
-    const std::size_t length =
-        std::min<std::size_t>(record.length.load(std::memory_order_acquire), kMaxText);
-    reason.message.resize(length);
-    for (std::size_t at = 0; at < length; at += 8) {
-        const std::uint64_t piece = record.text[at / 8].load(std::memory_order_acquire);
-        std::memcpy(reason.message.data() + at, &piece, std::min<std::size_t>(8, length - at));
-    }
+    reason.message =
+        load_text(record.text,
+                  std::min<std::size_t>(record.length.load(std::memory_order_acquire), kMaxText));
     if (record.valid.load(std::memory_order_acquire) != epoch) return std::nullopt;
     return reason;
 }
@@ -348,11 +349,7 @@ void CallSite::write(std::uint64_t its_tag, std::uint64_t its_word,
     tag.store(its_tag, std::memory_order_release);
     word.store(its_word, std::memory_order_release);
     length.store(its_text.size(), std::memory_order_release);
-    for (std::size_t at = 0; at < its_text.size(); at += 8) {
-        std::uint64_t piece = 0;
-        std::memcpy(&piece, its_text.data() + at, std::min<std::size_t>(8, its_text.size() - at));
-        text[at / 8].store(piece, std::memory_order_release);
-    }
+    store_text(text, its_text);
     version.store(seen + 2, std::memory_order_seq_cst);
 }
 
@@ -362,11 +359,7 @@ std::optional<CallSite::Published> CallSite::read() const {
     Published seen{tag.load(std::memory_order_acquire), word.load(std::memory_order_acquire), {}};
     if (seen.word == 0) return std::nullopt;
     const auto size = std::min<std::uint64_t>(length.load(std::memory_order_acquire), kMaxText);
-    seen.text.resize(static_cast<std::size_t>(size));
-    for (std::size_t at = 0; at < seen.text.size(); at += 8) {
-        const std::uint64_t piece = text[at / 8].load(std::memory_order_acquire);
-        std::memcpy(seen.text.data() + at, &piece, std::min<std::size_t>(8, seen.text.size() - at));
-    }
+    seen.text = load_text(text, static_cast<std::size_t>(size));
     if (version.load(std::memory_order_acquire) != before) return std::nullopt;
     return seen;
 }

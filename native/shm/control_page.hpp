@@ -78,6 +78,7 @@ struct alignas(kCacheLine) Activity {
         std::atomic<std::uint64_t> count;    // number of waits in this slot
     };
     static constexpr std::uint64_t kNoOthers = 1;
+    static constexpr std::uint64_t kMessageNumber = (std::uint64_t{1} << 36) - 1;  // mask in a word
     // A wait until at most `left` operations are queued in the group.
     static constexpr std::uint64_t kQueued = 0xFF;
     static constexpr std::uint64_t queued_word(std::uint64_t left) noexcept {
@@ -108,7 +109,18 @@ struct alignas(kCacheLine) Activity {
                                            std::uint64_t seq) noexcept {
         return static_cast<std::uint64_t>(channel + 1) << 56 |
                static_cast<std::uint64_t>(is_recv) << 52 | static_cast<std::uint64_t>(peer) << 36 |
-               (seq & ((std::uint64_t{1} << 36) - 1));
+               (seq & kMessageNumber);
+    }
+    struct MessageWord {
+        int channel;
+        bool is_recv;
+        int peer;  // world rank
+        std::uint64_t number;
+        [[nodiscard]] const char* name() const noexcept { return is_recv ? "recv" : "send"; }
+    };
+    static constexpr MessageWord message_of(std::uint64_t word) noexcept {
+        return {static_cast<int>(word >> 56) - 1, (word >> 52 & 1) != 0,
+                static_cast<int>(word >> 36 & 0xFFFF), word & kMessageNumber};
     }
     void show(std::uint64_t word) noexcept {
         std::uint64_t nothing = 0;
@@ -375,6 +387,13 @@ class ControlPage {
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
     static_assert(std::is_standard_layout_v<AbortRecord> && sizeof(AbortRecord::text) > kMaxText);
+
+    // Offsets of the parts of a page, in order.
+    struct Layout {
+        std::size_t doorbells, activities, holds, call_sites, heartbeat_slots, records, totals;
+        std::size_t tallies, let_in, wires, traces, end;
+    };
+    static Layout layout_of(int slots, int ranks);
 
     ControlPage() = default;
     void bind(std::byte* base, int slots, int author);

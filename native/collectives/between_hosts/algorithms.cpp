@@ -5,7 +5,7 @@
 #include "base/copy.hpp"
 #include "collectives/kernels/checksum.hpp"
 #include "collectives/kernels/reduce.hpp"
-#include "collectives/operation/plan.hpp"
+#include "collectives/operation/summation_order.hpp"
 #include "collectives/team.hpp"
 
 namespace phalanx {
@@ -18,17 +18,14 @@ int right_of(const NodeExchange& links) { return (links.me() + 1) % links.size()
 // Before: x on every node. After: out = the reduction, the same bits on all nodes.
 // 2(m-1) steps, 2(m-1)/m n bytes sent per node: reduce-scatter, then all-gather.
 // Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
-// Chunk c is reduced in node order c, c+1, ..., c-1 (as (received) + own), then copied.
+// The result is (received) + own, in the order that summation_order.hpp states.
 // `out` may be x: a byte of x is overwritten only by data that has gone around the ring, so after
 // the byte was sent.
 void Team::ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* out,
                        Waiter& waiter) {
     const int nodes = links_->size();
-    const auto chunk = [&](int index) {
-        const Range range = slice(job.count, static_cast<std::uint64_t>(nodes),
-                                  static_cast<std::uint64_t>((index + nodes) % nodes));
-        return Range{range.begin * job.width(), range.size * job.width()};
-    };
+    const auto chunks = node_slices(job.count, job.width(), nodes);
+    const auto chunk = [&](int node) { return chunks[static_cast<std::size_t>(node)]; };
     const Range first = chunk(links_->me());
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing{{x + first.begin, first.size}};
@@ -37,7 +34,7 @@ void Team::ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* 
         incoming.push_back({out + range.begin, x + range.begin, range.size});
         outgoing.push_back({out + range.begin, range.size});
     }
-    for (const int index : ring_arrivals(nodes, links_->me() + 1)) {
+    for (const int index : ring_arrivals(nodes, right_of(*links_))) {
         const Range range = chunk(index);
         incoming.push_back({out + range.begin, nullptr, range.size});
         outgoing.push_back({out + range.begin, range.size});
@@ -48,42 +45,29 @@ void Team::ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* 
 }
 
 // Before: x of all nodes came with the headers or in an exchange. After: out = the reduction of
-// elements `part`, in node order. For small arrays: one step, (m-1) n bytes sent per node.
+// elements `part`. For small arrays: one step, (m-1) n bytes sent per node.
 void Team::mesh_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out, Range part) {
-    std::vector<const std::byte*> inputs;
-    for (int node = 0; node < links_->size(); ++node) {
-        const std::byte* from = node == links_->me() ? own : links_->payload(node);
-        inputs.push_back(from + part.begin * job.width());
-    }
-    reduce(job.reduction, job.dtype, out, nullptr, inputs, part.size);
-}
-
-// Ranges in bytes, by node.
-std::vector<Range> Team::slices_of(std::uint64_t count, std::uint64_t width) const {
-    std::vector<Range> slices;
-    for (int node = 0; node < links_->size(); ++node) {
-        const Range range = slice(count, static_cast<std::uint64_t>(links_->size()),
-                                  static_cast<std::uint64_t>(node));
-        slices.push_back({range.begin * width, range.size * width});
-    }
-    return slices;
+    const std::uint64_t begin = part.begin * job.width();
+    std::vector<const std::byte*> terms(static_cast<std::size_t>(links_->size()));
+    in_rank_order(terms, links_->me(), own + begin,
+                  [&](int node) { return links_->payload(node) + begin; });
+    reduce(job.reduction, job.dtype, out, nullptr, terms, part.size);
 }
 
 // Before: slice m of x of all nodes came to node m with the headers. After: out = the reduction.
 // 2 steps, 2(m-1)/m n bytes sent per node: the bytes of a ring without its 2(m-1) steps. But every
 // node communicates with every other node, and n bytes are copied before sending.
 // Source: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521, section 4.4 (pairwise
-// reduce-scatter). In node order. In place works: x was sent before out is written.
+// reduce-scatter). In place works: x was sent before out is written.
 void Team::direct_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out,
                          Waiter& waiter) {
-    const auto slices = slices_of(job.count, job.width());
+    const auto slices = node_slices(job.count, job.width(), links_->size());
     const auto me = static_cast<std::size_t>(links_->me());
-    std::vector<const std::byte*> inputs;
-    for (int node = 0; node < links_->size(); ++node) {
-        inputs.push_back(node == links_->me() ? own + slices[me].begin : links_->payload(node));
-    }
+    std::vector<const std::byte*> terms(slices.size());
+    in_rank_order(terms, links_->me(), own + slices[me].begin,
+                  [&](int node) { return links_->payload(node); });
     std::byte* mine = out + slices[me].begin;
-    reduce(job.reduction, job.dtype, mine, nullptr, inputs, slices[me].size / job.width());
+    reduce(job.reduction, job.dtype, mine, nullptr, terms, slices[me].size / job.width());
     const std::span made(mine, static_cast<std::size_t>(slices[me].size));
     const Outgoing result{mine, slices[me].size, checksum_of(made)};
     std::vector<PairTransfer> transfers(slices.size());
@@ -98,8 +82,7 @@ void Team::direct_reduce(const ReductionSpec& job, const std::byte* own, std::by
 // Before: every node has the terms of all ranks' pieces. After: every node has the sums of the
 // pieces of its ranks. m-1 steps, (m-1)/m n bytes sent per node if nodes are equal.
 // The first half of ring_reduce (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), started
-// one chunk earlier, so that the last complete chunk is this node's own: the pieces of node c are
-// summed in node order c+1, c+2, ..., c.
+// one chunk earlier, so that the last complete chunk is this node's own.
 void Team::ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces, Waiter& waiter) {
     const int nodes = links_->size();
     const int first = (links_->me() - 1 + nodes) % nodes;

@@ -13,7 +13,7 @@
 #include "collectives/kernels/dtype.hpp"
 #include "collectives/kernels/reduce.hpp"
 #include "collectives/operation/op.hpp"
-#include "collectives/operation/plan.hpp"
+#include "collectives/operation/summation_order.hpp"
 #include "transport/link.hpp"
 #include "transport/waiter.hpp"
 

@@ -1,5 +1,4 @@
-// Implement the collectives of the ranks of one host. A staged chunk has one part per member, and
-// each chunk takes one post.
+// Implement the collectives of the ranks of one host.
 #include "collectives/on_host/host_collectives.hpp"
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 
 #include "base/copy.hpp"
 #include "collectives/kernels/reduce.hpp"
-#include "collectives/operation/plan.hpp"
+#include "collectives/operation/summation_order.hpp"
 
 namespace phalanx {
 
@@ -22,43 +21,78 @@ std::uint64_t part_nbytes(const SharedMemoryTeam& team, std::uint64_t width) {
     return share / grain * grain;
 }
 
-// Post c means: chunk c is staged, chunk c - 1 used. stage[c + 1] is written after all members
-// posted c: they have used chunk c - 1, which was in the same buffer.
+// Chunk `index` of `count` elements (or bytes), `per_chunk` each.
+Range chunk_of(std::uint64_t count, std::uint64_t per_chunk, std::uint64_t index) {
+    const std::uint64_t begin = index * per_chunk;
+    return {begin, std::min(per_chunk, count - begin)};
+}
+
+std::uint64_t n_chunks(std::uint64_t count, std::uint64_t per_chunk) {
+    return count / per_chunk + (count % per_chunk != 0 ? 1 : 0);
+}
+
+// All members stage their chunks and use those of all others, with one post per chunk. Post c
+// means: chunk c is staged, chunk c - 1 used. Chunk c + 1 is staged after all members posted c:
+// they have used chunk c - 1, which was in the same one of the two buffers.
+template <class Stage, class Use>
+void walk_chunks(SharedMemoryTeam& team, Waiter& waiter, std::uint64_t chunks, const Stage& stage,
+                 const Use& use) {
+    if (chunks > 0) stage(0);
+    for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
+        team.advance_phase();
+        team.await_members(waiter);
+        use(chunk);
+        if (chunk + 1 < chunks) stage(chunk + 1);
+    }
+}
+
+// Only the root stages, so the others wait for the root only. The root waits for all members before
+// it overwrites a buffer.
+template <class Stage, class Take>
+void walk_chunks_of(int root, SharedMemoryTeam& team, Waiter& waiter, std::uint64_t chunks,
+                    const Stage& stage, const Take& take) {
+    const bool is_root = team.me() == root;
+    if (is_root && chunks > 0) stage(0);
+    for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
+        team.advance_phase();
+        if (!is_root) {
+            team.await_member(root, waiter);
+            take(chunk);
+        } else if (chunk + 1 < chunks) {
+            team.await_members(waiter);
+            stage(chunk + 1);
+        }
+    }
+}
+
+// Each member has a block of `nbytes` for each member; a chunk has a part of every block.
 // `use(range, parts)`: `range` is the range of bytes in each block; parts[m] points to these bytes
-// staged by member m for this member, null for this member itself.
+// of member m's block for this member.
 template <class Use>
 void walk_blocks(SharedMemoryTeam& team, Waiter& waiter, const std::byte* x, std::uint64_t nbytes,
                  std::uint64_t width, const Use& use) {
     const std::uint64_t per_part = part_nbytes(team, width);
-    const auto part_of = [&](std::uint64_t chunk) {
-        return Range{chunk * per_part, std::min(per_part, nbytes - chunk * per_part)};
-    };
+    const auto block = [&](int member) { return x + static_cast<std::uint64_t>(member) * nbytes; };
     const auto offset = [&](int member) { return static_cast<std::uint64_t>(member) * per_part; };
     const auto stage = [&](std::uint64_t chunk) {
-        const Range range = part_of(chunk);
+        const Range range = chunk_of(nbytes, per_part, chunk);
         for (int member = 0; member < team.size(); ++member) {
             if (member == team.me()) continue;
-            const std::byte* block = x + static_cast<std::uint64_t>(member) * nbytes;
-            team.write_shared(team.own_stage(chunk) + offset(member), block + range.begin,
+            team.write_shared(team.own_stage(chunk) + offset(member), block(member) + range.begin,
                               range.size, chunk);
         }
     };
     std::vector<const std::byte*> parts(static_cast<std::size_t>(team.size()));
-    if (nbytes > 0) stage(0);
-    for (std::uint64_t chunk = 0; chunk * per_part < nbytes; ++chunk) {
-        team.advance_phase();
-        team.await_members(waiter);
-        for (int member = 0; member < team.size(); ++member) {
-            parts[static_cast<std::size_t>(member)] =
-                member == team.me() ? nullptr : team.stage(member, chunk) + offset(team.me());
-        }
+    walk_chunks(team, waiter, n_chunks(nbytes, per_part), stage, [&](std::uint64_t chunk) {
+        const Range range = chunk_of(nbytes, per_part, chunk);
+        in_rank_order(parts, team.me(), block(team.me()) + range.begin,
+                      [&](int member) { return team.stage(member, chunk) + offset(team.me()); });
         if (chunk == 0) {
-            team.measure_reads(part_of(0).size,
+            team.measure_reads(range.size,
                                [&](int member) { return parts[static_cast<std::size_t>(member)]; });
         }
-        use(part_of(chunk), parts);
-        if ((chunk + 1) * per_part < nbytes) stage(chunk + 1);
-    }
+        use(range, parts);
+    });
 }
 
 }  // namespace
@@ -67,11 +101,8 @@ void host_reduce_scatter_staged(SharedMemoryTeam& team, Waiter& waiter, Reductio
                                 Dtype dtype, const std::byte* x, std::byte* out,
                                 std::uint64_t count) {
     const std::uint64_t width = size_of(dtype);
-    const auto me = static_cast<std::size_t>(team.me());
-    const std::byte* own = x + me * count * width;
     walk_blocks(team, waiter, x, count * width, width,
-                [&](const Range& range, std::vector<const std::byte*>& parts) {
-                    parts[me] = own + range.begin;
+                [&](const Range& range, const std::vector<const std::byte*>& parts) {
                     reduce(reduction, dtype, out + range.begin, nullptr, parts, range.size / width);
                 });
 }
@@ -87,13 +118,10 @@ void host_all_to_all_inline(SharedMemoryTeam& team, const std::byte* x, std::byt
 
 void host_all_to_all_staged(SharedMemoryTeam& team, Waiter& waiter, Dtype dtype, const std::byte* x,
                             std::byte* out, std::uint64_t nbytes) {
-    const std::uint64_t mine = static_cast<std::uint64_t>(team.me()) * nbytes;
     walk_blocks(team, waiter, x, nbytes, size_of(dtype),
                 [&](const Range& range, const std::vector<const std::byte*>& parts) {
                     for (std::size_t member = 0; member < parts.size(); ++member) {
-                        const std::byte* from =
-                            parts[member] == nullptr ? x + mine + range.begin : parts[member];
-                        copy_cached(out + member * nbytes + range.begin, from, range.size);
+                        copy_cached(out + member * nbytes + range.begin, parts[member], range.size);
                     }
                 });
 }
@@ -103,42 +131,22 @@ void host_scatter_staged(SharedMemoryTeam& team, Waiter& waiter,
                          std::span<const std::byte* const> pieces, std::byte* out,
                          std::uint64_t nbytes) {
     const std::uint64_t per_part = part_nbytes(team, kLargestElement);
-    const auto offset = [&](std::size_t member) { return member * per_part; };
     const auto stage = [&](std::uint64_t chunk) {
-        const std::uint64_t begin = chunk * per_part;
+        const Range range = chunk_of(nbytes, per_part, chunk);
         for (std::size_t member = 1; member < pieces.size(); ++member) {
-            team.write_shared(team.own_stage(chunk) + offset(member), pieces[member] + begin,
-                              std::min(per_part, nbytes - begin), chunk);
+            team.write_shared(team.own_stage(chunk) + member * per_part,
+                              pieces[member] + range.begin, range.size, chunk);
         }
     };
-    if (team.is_leader() && nbytes > 0) stage(0);
-    for (std::uint64_t chunk = 0; chunk * per_part < nbytes; ++chunk) {
-        const std::uint64_t begin = chunk * per_part;
-        team.advance_phase();
-        if (!team.is_leader()) {
-            team.await_member(0, waiter);
-            copy_cached(out + begin,
-                        team.stage(0, chunk) + offset(static_cast<std::size_t>(team.me())),
-                        std::min(per_part, nbytes - begin));
-        } else if (begin + per_part < nbytes) {
-            team.await_members(waiter);
-            stage(chunk + 1);
-        }
-    }
+    const std::uint64_t offset = static_cast<std::uint64_t>(team.me()) * per_part;
+    walk_chunks_of(0, team, waiter, n_chunks(nbytes, per_part), stage, [&](std::uint64_t chunk) {
+        const Range range = chunk_of(nbytes, per_part, chunk);
+        copy_cached(out + range.begin, team.stage(0, chunk) + offset, range.size);
+    });
     if (team.is_leader()) copy_cached(out, pieces[0], nbytes);
 }
 
-// The staged algorithms process the array in chunks, with one post per chunk. Two buffers
-// alternate, so a buffer is reused two chunks later; each function says why the buffer is free by
-// then.
-
 namespace {
-
-// Chunk `index` of `count` elements, `per_chunk` each.
-Range chunk_of(std::uint64_t count, std::uint64_t per_chunk, std::uint64_t index) {
-    const std::uint64_t begin = index * per_chunk;
-    return {begin, std::min(per_chunk, count - begin)};
-}
 
 // The staged reduction; a class only to name its steps.
 class StagedReduction {
@@ -153,12 +161,10 @@ class StagedReduction {
           count_(count),
           width_(size_of(dtype)),
           per_chunk_(team.chunk_nbytes() / width_),
-          inputs_(static_cast<std::size_t>(team.size())),
+          terms_(static_cast<std::size_t>(team.size())),
           is_reader_(reader == Reader::kAll || team.is_leader()) {}
 
-    [[nodiscard]] std::uint64_t chunks() const noexcept {
-        return (count_ + per_chunk_ - 1) / per_chunk_;
-    }
+    [[nodiscard]] std::uint64_t chunks() const noexcept { return n_chunks(count_, per_chunk_); }
 
     // Copies a chunk to the staging buffer, except the own slice, which no peer reads.
     void stage(std::uint64_t chunk) {
@@ -174,14 +180,11 @@ class StagedReduction {
     void reduce_own_slice(std::uint64_t chunk) {
         const Range whole = chunk_of(count_, per_chunk_, chunk);
         const Range own = slice_of(whole, team_.me());
-        for (int member = 0; member < team_.size(); ++member) {
-            inputs_[static_cast<std::size_t>(member)] =
-                member == team_.me() ? x_ + (whole.begin + own.begin) * width_
-                                     : team_.stage(member, chunk) + own.begin * width_;
-        }
+        in_rank_order(terms_, team_.me(), x_ + (whole.begin + own.begin) * width_,
+                      [&](int member) { return team_.stage(member, chunk) + own.begin * width_; });
         if (chunk == 0) {
             team_.measure_reads(own.size * width_, [&](int member) {
-                return inputs_[static_cast<std::size_t>(member)];
+                return terms_[static_cast<std::size_t>(member)];
             });
         }
         std::byte* result = team_.own_result(chunk);
@@ -189,9 +192,9 @@ class StagedReduction {
         if (team_.uses_nontemporal(chunk)) {
             reduce_streaming(chunk, out, result, own.size);
         } else if (is_reader_) {
-            reduce(reduction_, dtype_, out, result, inputs_, own.size);
+            reduce(reduction_, dtype_, out, result, terms_, own.size);
         } else {
-            reduce(reduction_, dtype_, result, nullptr, inputs_, own.size);
+            reduce(reduction_, dtype_, result, nullptr, terms_, own.size);
         }
     }
 
@@ -216,9 +219,9 @@ class StagedReduction {
         for (std::uint64_t at = 0; at < count; at += kBlockBytes / width_) {
             const std::uint64_t size = std::min(kBlockBytes / width_, count - at);
             std::byte* block = out != nullptr ? out + at * width_ : scratch;
-            reduce(reduction_, dtype_, block, nullptr, inputs_, size);
+            reduce(reduction_, dtype_, block, nullptr, terms_, size);
             team_.write_shared(result + at * width_, block, size * width_, chunk);
-            for (const std::byte*& input : inputs_) input += size * width_;
+            for (const std::byte*& term : terms_) term += size * width_;
         }
     }
 
@@ -235,7 +238,7 @@ class StagedReduction {
     std::uint64_t count_;
     std::uint64_t width_;
     std::uint64_t per_chunk_;
-    std::vector<const std::byte*> inputs_;
+    std::vector<const std::byte*> terms_;
     bool is_reader_;
 };
 
@@ -247,14 +250,14 @@ void host_reduce_inline(SharedMemoryTeam& team, Reduction reduction, Dtype dtype
     const std::byte* few[kFew];
     std::vector<const std::byte*> many(team.size() > kFew ? static_cast<std::size_t>(team.size())
                                                           : 0);
-    const std::byte** inputs = team.size() > kFew ? many.data() : few;
+    const std::span terms(team.size() > kFew ? many.data() : few,
+                          static_cast<std::size_t>(team.size()));
     const std::uint64_t begin = part.begin * size_of(dtype);
-    for (int member = 0; member < team.size(); ++member) {
-        inputs[member] = (member == team.me() ? x : team.inline_payload(member)) + begin;
-    }
-    team.measure_reads(part.size * size_of(dtype), [&](int member) { return inputs[member]; });
-    reduce(reduction, dtype, out, nullptr, {inputs, static_cast<std::size_t>(team.size())},
-           part.size);
+    in_rank_order(terms, team.me(), x + begin,
+                  [&](int member) { return team.inline_payload(member) + begin; });
+    team.measure_reads(part.size * size_of(dtype),
+                       [&](int member) { return terms[static_cast<std::size_t>(member)]; });
+    reduce(reduction, dtype, out, nullptr, terms, part.size);
 }
 
 // Post c means: chunk c is staged, chunk c - 1 reduced, chunk c - 2 copied out.
@@ -288,56 +291,41 @@ void host_gather_inline(SharedMemoryTeam& team, const std::byte* x,
     }
 }
 
-// Post c means: chunk c is staged, chunk c - 1 copied out. stage[c + 1] is written after all
-// members posted c: they have copied out chunk c - 1, which used the same buffer.
 void host_gather_staged(SharedMemoryTeam& team, Waiter& waiter, const std::byte* x,
                         std::span<std::byte* const> outs, std::uint64_t nbytes, Reader reader) {
-    const bool is_reader = reader == Reader::kAll || team.is_leader();
     const std::uint64_t per_chunk = team.chunk_nbytes();
-    const auto stage = [&](const Range& part, std::uint64_t chunk) {
+    const auto stage = [&](std::uint64_t chunk) {
+        const Range part = chunk_of(nbytes, per_chunk, chunk);
         team.write_shared(team.own_stage(chunk), x + part.begin, part.size, chunk);
     };
-    if (nbytes > 0) stage(chunk_of(nbytes, per_chunk, 0), 0);
-    for (std::uint64_t chunk = 0; chunk * per_chunk < nbytes; ++chunk) {
+    const auto copy_out = [&](std::uint64_t chunk) {
+        if (reader == Reader::kLeader && !team.is_leader()) return;
         const Range part = chunk_of(nbytes, per_chunk, chunk);
-        team.advance_phase();
-        team.await_members(waiter);
-        if (chunk == 0 && is_reader) {
+        if (chunk == 0) {
             team.measure_reads(part.size, [&](int member) { return team.stage(member, 0); });
         }
-        for (int member = 0; is_reader && member < team.size(); ++member) {
+        for (int member = 0; member < team.size(); ++member) {
             const std::byte* from =
                 member == team.me() ? x + part.begin : team.stage(member, chunk);
             copy_cached(outs[static_cast<std::size_t>(member)] + part.begin, from, part.size);
         }
-        if (part.end() < nbytes) stage(chunk_of(nbytes, per_chunk, chunk + 1), chunk + 1);
-    }
+    };
+    walk_chunks(team, waiter, n_chunks(nbytes, per_chunk), stage, copy_out);
 }
 
-// Like the gather, but only the root stages, so the others wait for the root only. The root waits
-// for all members before it overwrites a buffer.
 void host_broadcast_staged(SharedMemoryTeam& team, Waiter& waiter, int root, const std::byte* x,
                            std::byte* out, std::uint64_t nbytes) {
-    const bool is_root = team.me() == root;
     const std::uint64_t per_chunk = team.chunk_nbytes();
-    if (is_root && nbytes > 0) {
-        team.write_shared(team.own_stage(0), x, chunk_of(nbytes, per_chunk, 0).size, 0);
-    }
-    for (std::uint64_t chunk = 0; chunk * per_chunk < nbytes; ++chunk) {
+    const auto stage = [&](std::uint64_t chunk) {
         const Range part = chunk_of(nbytes, per_chunk, chunk);
-        team.advance_phase();
-        if (is_root) {
-            if (part.end() < nbytes) {
-                team.await_members(waiter);
-                const Range next = chunk_of(nbytes, per_chunk, chunk + 1);
-                team.write_shared(team.own_stage(chunk + 1), x + next.begin, next.size, chunk + 1);
-            }
-            continue;
-        }
-        team.await_member(root, waiter);
+        team.write_shared(team.own_stage(chunk), x + part.begin, part.size, chunk);
+    };
+    const auto copy_out = [&](std::uint64_t chunk) {
+        const Range part = chunk_of(nbytes, per_chunk, chunk);
         copy_cached(out + part.begin, team.stage(root, chunk), part.size);
-    }
-    if (is_root) copy_cached(out, x, nbytes);
+    };
+    walk_chunks_of(root, team, waiter, n_chunks(nbytes, per_chunk), stage, copy_out);
+    if (team.me() == root) copy_cached(out, x, nbytes);
 }
 
 }  // namespace phalanx

@@ -1,6 +1,6 @@
 // Collectives of the ranks of one host, in the arena. Every member calls them with the same
-// arguments, apart from the pointers, after the headers were exchanged. All reductions run in
-// member order, which is rank order.
+// arguments, apart from the pointers, after the headers were exchanged. Member order is rank order
+// (operation/summation_order.hpp).
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 #include "collectives/kernels/dtype.hpp"
 #include "collectives/kernels/reduce.hpp"
 #include "collectives/on_host/shared_memory_team.hpp"
-#include "collectives/operation/plan.hpp"
+#include "collectives/operation/summation_order.hpp"
 
 namespace phalanx {
 
 // Before: x = one block of `count` elements per member. After: out = the reduction of the blocks
-// for this member, in member order.
+// for this member.
 // 3 n bytes read and written per rank, n / chunk steps: each member stages the blocks of the
 // others, in p parts per chunk, and reduces its own part of all chunks directly into out, without a
 // gather.

@@ -1,9 +1,9 @@
-// Index arithmetic, as properties over all small cases and a few huge ones.
+// The order of summation, as properties over all small cases and a few huge ones.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "collectives/operation/plan.hpp"
+#include "collectives/operation/summation_order.hpp"
 #include "collectives/team.hpp"
 
 using namespace phalanx;
@@ -36,6 +36,35 @@ TEST_CASE("slices of huge arrays do not overflow") {
         at = range.end();
     }
     CHECK(at == count);
+}
+
+TEST_CASE("terms are in the order of ranks") {
+    const std::byte memory[4]{};
+    for (int me = 0; me < 4; ++me) {
+        const std::byte* terms[4];
+        in_rank_order(terms, me, memory + me, [&](int rank) {
+            CHECK(rank != me);
+            return memory + rank;
+        });
+        for (int rank = 0; rank < 4; ++rank) CHECK(terms[rank] == memory + rank);
+    }
+}
+
+TEST_CASE(
+    "around a ring, a chunk is summed in the order of the nodes after the one that begins it") {
+    for (int nodes = 2; nodes <= 9; ++nodes) {
+        for (int chunk = 0; chunk < nodes; ++chunk) {
+            for (int step = 1; step < nodes; ++step) {
+                const auto at = static_cast<std::size_t>(step - 1);
+                // all_sum: node c begins chunk c, and node c + step adds the next term.
+                const int node = (chunk + step) % nodes;
+                CHECK(ring_arrivals(nodes, node)[at] == chunk);
+                // sum_scatter: node c + 1 begins the chunk of node c, which adds the last term.
+                const int later = (chunk + 1 + step) % nodes;
+                CHECK(ring_arrivals(nodes, (later + nodes - 1) % nodes)[at] == chunk);
+            }
+        }
+    }
 }
 
 TEST_CASE("around a ring everything arrives but the own chunk") {
