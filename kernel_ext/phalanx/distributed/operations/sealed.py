@@ -26,8 +26,8 @@ from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
 from ..world_spec import WorldSpec
-from .collectives import group_or_world
 from .point_to_point import recv, send
+from .run_collective import group_or_world
 
 if TYPE_CHECKING:
     from ..group.group import Group
