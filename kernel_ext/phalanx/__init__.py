@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from . import nn, widgets
     from .distributed.bootstrap.init import init, is_available, recover
     from .distributed.bootstrap.progress import trace
-    from .distributed.group.engine import Work
     from .distributed.group.group import Group
+    from .distributed.group.work import Work
     from .distributed.operations.exchanges import (
         all_gather,
         all_to_all,
@@ -75,7 +75,7 @@ __all__ = [
 # IPython looks up the two `..._ipython_extension` functions; a user need not import them.
 _MODULES = {
     "Group": "distributed.group.group",
-    "Work": "distributed.group.engine",
+    "Work": "distributed.group.work",
     "all_gather": "distributed.operations.exchanges",
     "all_gather_object": "distributed.operations.objects",
     "all_max": "distributed.operations.reductions",

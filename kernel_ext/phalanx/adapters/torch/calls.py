@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from phalanx.distributed.group.engine import Engine, EngineWork
+from phalanx.distributed.group.work import Engine, EngineWork
 from phalanx.errors import DistributedError, NotSupported
 
 from .tensors import is_row, overlap, row_for, view

@@ -23,7 +23,7 @@ from ..connect.endpoints import close_all
 from ..connect.handshake import LinkPurpose
 from ..control import Deadline
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
-from .engine import Engine
+from .work import Engine
 
 if TYPE_CHECKING:
     from .group import Group

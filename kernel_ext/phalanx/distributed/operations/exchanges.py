@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from ..group.engine import Work
 from ..group.group import Group
+from ..group.work import Work
 from .run_collective import Options, collective, group_or_world, root_of
 
 if TYPE_CHECKING:

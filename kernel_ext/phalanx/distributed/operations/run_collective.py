@@ -19,8 +19,8 @@ from ..arrays.frameworks import ResultMemory, is_mlx, on_stream, with_gradient
 from ..bootstrap.init import init
 from ..bootstrap.supervised import world
 from ..control import call_seconds
-from ..group.engine import Engine, Work
 from ..group.group import Group
+from ..group.work import Engine, Work
 
 _SAME_SHAPE = frozenset(("all_sum", "all_max", "all_min", "broadcast"))
 _SUMS = frozenset(("all_sum", "sum_scatter"))
