@@ -15,7 +15,7 @@ from support.inside import root_pid
 from support.programs.launching import Running, write_script
 from support.waiting import wait_until
 
-from phalanx.distributed.bootstrap.mpi import read_key
+from phalanx.distributed.bootstrap.mpirun import read_key
 from phalanx.protocol import Booted, Registered, Welcome, WorldConfig
 from phalanx.workspace import Workspace
 from phalanx.workspace.connection.transport import RankChannels

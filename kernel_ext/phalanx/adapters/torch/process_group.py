@@ -20,10 +20,9 @@ from phalanx.distributed.control import AbortKind
 from phalanx.distributed.group.group import Group
 from phalanx.errors import DistributedError, NotSupported
 
-from .calls import TorchCall
 from .entry import BACKEND
+from .init_process_group import join
 from .messages import Messages
-from .rendezvous import join
 from .tensors import (
     as_row,
     average,
@@ -40,6 +39,7 @@ from .tensors import (
     row_for,
     take_extreme,
 )
+from .torch_call import TorchCall
 from .work import TorchWork
 
 _ANEW = (

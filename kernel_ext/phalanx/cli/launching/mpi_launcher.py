@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from phalanx.distributed.bootstrap.mpi import KEY_FILE_VARIABLE
+from phalanx.distributed.bootstrap.mpirun import KEY_FILE_VARIABLE
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
 

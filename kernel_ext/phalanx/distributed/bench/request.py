@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import phalanx as px
 from phalanx.errors import did_you_mean
 
-from ..arrays.checks import like_dtype
+from ..arrays.arguments import like_dtype
 from ..arrays.frameworks import DTYPE_NAMES
 
 OPERATIONS = (

@@ -1,6 +1,6 @@
 """Join a world and recover from a failure: `init` and `recover`.
 
-Both choose between a supervised world, MPI and a group of one. The modules `supervised` and `mpi`
+Both choose between a supervised world, MPI and a group of one. The modules `supervised` and `mpirun`
 do the joining.
 """
 
@@ -17,7 +17,7 @@ from phalanx.errors import DistributedError, NotConfigured, NotSupported
 from ..control import seconds
 from ..group.group import Group
 from .epoch import group_of_one
-from .mpi import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
+from .mpirun import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
 from .supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, join_anew, world
 from .user_code import hide_own_frames
 

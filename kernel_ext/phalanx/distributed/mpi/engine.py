@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError, NotSupported
 
-from ..arrays.checks import invalidate_output
+from ..arrays.arguments import invalidate_output
 from ..control import Deadline
 from ..world_spec import WorldSpec, check_color
 from . import moves as _moves

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from phalanx._native import fast_path
 
-from ..arrays.checks import as_source, check_stream, invalidate_output, target_of
+from ..arrays.arguments import as_source, check_stream, invalidate_output, target_of
 from ..arrays.frameworks import ResultMemory, is_mlx, on_stream, with_gradient
 from ..bootstrap.init import init
 from ..bootstrap.supervised import world
