@@ -18,7 +18,7 @@ from ..control import seconds
 from ..group.group import Group
 from .epoch import group_of_one
 from .mpirun import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
-from .supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, join_anew, world
+from .supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 from .user_code import hide_own_frames
 
 _MPI = (
@@ -100,7 +100,7 @@ def recover(timeout: float | None = 30.0) -> Group:
     limit = seconds(timeout)
     hide_own_frames()
     if is_supervised():
-        return join_anew(limit)
+        return join(limit, recovers=True)
     group = world()
     if group is not None and is_mpi(group):
         try:

@@ -213,7 +213,9 @@ def current_page() -> tuple[ControlPage, int] | None:
     return memory.page, memory.slot
 
 
-def join(timeout: float | None = 30.0, *, addresses: tuple[str, ...] = ()) -> Group:
+def join(
+    timeout: float | None = 30.0, *, addresses: tuple[str, ...] = (), recovers: bool = False
+) -> Group:
     """Join the current epoch of the world within ``timeout`` seconds.
 
     A second call joins the world of a new epoch: the public group stays one object and gets the new
@@ -221,23 +223,10 @@ def join(timeout: float | None = 30.0, *, addresses: tuple[str, ...] = ()) -> Gr
     those to listen on from now on; by default the supervisor's choice. A rank that was started
     again waits for the others without a limit: they may compute for long before they notice the
     failure and recover. Raises as `init`.
+
+    ``recovers``: the new world is formed when each rank has called this, or, in a new process,
+    without ``recovers``. If the group works on every rank, it stays as it is.
     """
-    return _join(timeout, addresses)
-
-
-def join_anew(timeout: float | None = 30.0) -> Group:
-    """Join the world that all ranks form again together.
-
-    The new world is formed when each rank has called this, or `join` in a new process. If the group
-    works on every rank, it stays as it is. Raises as `recover`.
-    """
-    return _join(timeout, recovers=True)
-
-
-def _join(
-    timeout: float | None, addresses: tuple[str, ...] = (), *, recovers: bool = False
-) -> Group:
-    """Request a world until it can be formed."""
     limit = seconds(timeout)
     deadline = Deadline(limit)
     with _PROCESS.lock:
