@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from phalanx.distributed.bootstrap.epoch import group_of_one
 from phalanx.distributed.control import AbortKind
+from phalanx.distributed.group.epoch import group_of_one
 from phalanx.distributed.group.group import Group
 from phalanx.errors import DistributedError, NotSupported
 

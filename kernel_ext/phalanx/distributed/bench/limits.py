@@ -25,7 +25,7 @@ from phalanx.protocol import Limit
 from ..connect.connector import connect_links
 from ..connect.endpoints import close_all
 from ..connect.handshake import Identity, LinkPurpose
-from ..group.splits import GroupRendezvous
+from ..connect.rendezvous import GroupRendezvous
 from ..world_spec import WorldSpec
 
 # Larger than last-level caches (a copy within a cache is no limit of memory); a fraction of a second.

@@ -15,8 +15,8 @@ from pathlib import Path
 from phalanx.errors import DistributedError, NotConfigured, NotSupported
 
 from ..control import seconds
+from ..group.epoch import group_of_one
 from ..group.group import Group
-from .epoch import group_of_one
 from .mpirun import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
 from .supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 from .user_code import hide_own_frames

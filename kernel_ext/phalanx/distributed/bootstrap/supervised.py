@@ -32,10 +32,10 @@ from phalanx.protocol.rank import RESTART_VARIABLES
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
 from ..control import AbortKind, ControlPage, Deadline, seconds
+from ..group.epoch import group_of_one, is_over, next_epoch
 from ..group.group import Group
 from ..group.registry import disarm
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
-from .epoch import group_of_one, is_over, next_epoch
 from .other_libraries import free_port, place_variables, put_master
 from .stacks import show_stacks
 from .user_code import UserThreads

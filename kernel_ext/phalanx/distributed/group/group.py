@@ -17,8 +17,8 @@ from phalanx.errors import DistributedError
 from ..control import call_seconds, seconds
 from ..mpi.engine import MpiEngine, split_mpi
 from ..world_spec import WorldSpec
+from .formation import split_group
 from .registry import ADAPTERS, GroupRegistry, RetiredEngine
-from .splits import split_group
 from .work import Engine
 
 _HALVES = ("float16", "bfloat16")

@@ -66,7 +66,7 @@ class Seals:
 
     Examples
     --------
-    >>> from phalanx.distributed.bootstrap.epoch import group_of_one
+    >>> from phalanx.distributed.group.epoch import group_of_one
     >>> spec = group_of_one()._spec
     >>> seals = Seals(bytes(32), spec, b"of each rank")
     >>> seal = seals.make(3, 0, b"data")
