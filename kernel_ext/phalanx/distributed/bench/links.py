@@ -22,22 +22,11 @@ def measure_links(
 ) -> tuple[LinkMeasurement, ...]:
     """Measure the path between each pair of ranks; every rank calls it.
 
-    Parameters
-    ----------
-    group : Group, optional
-        ``None``: the group made by `init`.
-    progress : callable, optional
-        Called before each pair with the number of pairs that are done.
+    ``progress`` is called before each pair with the number of pairs that are done.
 
-    Returns
-    -------
-    tuple of LinkMeasurement
-        One per pair, the same on every rank; every reply was compared with the data sent.
-
-    Notes
-    -----
-    Messages make round trips (`send`, `recv`). Latency is the median of the small messages;
-    bandwidth is the fastest large message. About 10 ms per pair on one machine.
+    Messages make round trips (`send`, `recv`), and every reply is compared with the data sent.
+    Latency is the median of the small messages; bandwidth is the fastest large message. About 10 ms
+    per pair on one machine.
 
     Examples
     --------
