@@ -53,11 +53,12 @@ def form_part(
     parent: _native.Group | None,
     timeout: float | None,
 ) -> dict[int, Formed]:
-    """Connect the ranks of each part; return this rank's part by number, or {}.
+    """Connect the ranks of each part; return this rank's part.
 
     Every rank of the group that ``spec`` describes must call this with the same parts, which share
     no rank. Only ranks that share no arena are connected; if no part has such ranks, the ranks do
-    not meet. A failure of ``parent`` or of the epoch ends the call.
+    not meet. A failure of ``parent`` or of the epoch ends the call. The result is by number, and
+    empty if this rank is in no part.
     """
     own = next((part for part in parts if spec.rank in part.ranks), None)
     new = None if own is None else spec.part(own.ranks, own.channel, own.number)

@@ -1,4 +1,4 @@
-"""Run a collective: check its arguments, have the engine move the bytes, return the result.
+"""Check the arguments of a collective and run it.
 
 All arguments are checked before any byte moves.
 """
