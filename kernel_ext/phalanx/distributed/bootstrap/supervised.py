@@ -34,7 +34,6 @@ from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
 from ..control import AbortKind, ControlPage, Deadline, seconds
 from ..group.epoch import group_of_one, is_over, next_epoch
 from ..group.group import Group
-from ..group.registry import disarm
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .other_libraries import free_port, place_variables, put_master
 from .stacks import show_stacks
@@ -120,14 +119,11 @@ class _Process:
     def disarm(self) -> None:
         """Disable the groups in a child of fork.
 
-        The child's copies must not touch the memory that the rank shares with its peers.
+        The child's copies must not touch the memory that the rank shares with its peers. Engines of
+        MPI see the fork themselves.
         """
-        if self.group is None:
-            return
-        if self.group._registry is not None:
+        if self.group is not None and self.group._registry is not None:
             self.group._registry.disarm(self.forked())
-        else:  # MPI's
-            disarm(self.group, self.forked())
 
 
 # The one exception to "module state is only constants": a process has one world, which cells,
