@@ -106,10 +106,7 @@ create_wake = _native.make_wake
 def seconds(timeout: float | None) -> float | None:
     """Check a user's timeout; infinity means no limit.
 
-    Raises
-    ------
-    ValueError
-        The timeout is negative or not a number.
+    Raises `ValueError`: the timeout is negative or not a number.
     """
     if timeout is None:
         return None

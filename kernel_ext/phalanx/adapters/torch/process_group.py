@@ -52,12 +52,8 @@ _ANEW = (
 def create(options: Any) -> ProcessGroup:
     """Make the default process group; every rank of the world calls this.
 
-    Raises
-    ------
-    NotSupported
-        It is a group of some ranks under a default group of another backend.
-    ValueError
-        Rank or size are not those of the world.
+    Raises `NotSupported`: it is a group of some ranks under a default group of another backend.
+    Raises `ValueError`: rank or size are not those of the world.
     """
     world = join()
     ranks = options.global_ranks_in_group
@@ -176,10 +172,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
     ) -> ProcessGroup | None:
         """Make a group of some ranks; every rank calls this.
 
-        Raises
-        ------
-        NotSupported
-            Only its members call this (torch's ``use_local_synchronization``).
+        Raises `NotSupported`: only its members call this (torch's ``use_local_synchronization``).
         """
         if not group_name.isdecimal() and len(ranks) != self._n:
             msg = (
@@ -524,10 +517,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> TorchWork:
         """Refuse to receive from any rank.
 
-        Raises
-        ------
-        NotSupported
-            Always.
+        Raises `NotSupported` always.
         """
         msg = "recv: the backend 'phalanx' needs src, the rank that sends"
         raise NotSupported(msg)

@@ -47,12 +47,8 @@ class Rendezvous(Protocol):
     def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
         """Send a share to all ranks and return all shares, by rank.
 
-        Raises
-        ------
-        TimeoutError
-            Not all ranks arrived within ``timeout`` seconds.
-        RankFailure, DistributedError
-            The round can never be complete.
+        Raises `TimeoutError`: not all ranks arrived within ``timeout`` seconds. Raises
+        `RankFailure`, `DistributedError`: the round can never be complete.
         """
 
 

@@ -157,10 +157,7 @@ class Header:
     def unpack(cls, data: bytes) -> Header:
         """Decode the header of another rank.
 
-        Raises
-        ------
-        ValueError
-            The bytes are not a header.
+        Raises `ValueError`: the bytes are not a header.
         """
         magic, channel, epoch, seq, count, _, kind, dtype, ndim, root, _, *dims = _LAYOUT.unpack(
             data

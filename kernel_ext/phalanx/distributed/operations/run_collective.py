@@ -60,10 +60,8 @@ def rank_number(role: str, rank: object) -> int:
 def root_of(root: object, group: Group) -> int:
     """Check and convert the root rank of a broadcast.
 
-    Raises
-    ------
-    ValueError, TypeError
-        ``root`` is not a rank of the group; ``root`` is not an integer.
+    Raises `ValueError`, `TypeError`: ``root`` is not a rank of the group; ``root`` is not an
+    integer.
     """
     number = rank_number("root", root)
     if not 0 <= number < group.size():

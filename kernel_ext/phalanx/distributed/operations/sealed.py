@@ -145,10 +145,7 @@ class SealedPair:
     def recv(self) -> memoryview:
         """Receive the next message of the peer into new, writable memory.
 
-        Raises
-        ------
-        DistributedError
-            The message was altered in transit; the epoch is over.
+        Raises `DistributedError`: the message was altered in transit; the epoch is over.
         """
         head = recv((_HEAD.size,), np.uint8, self._peer, group=self._group)
         nbytes, seal = _HEAD.unpack(head)
