@@ -55,7 +55,7 @@ _EXPECTED = re.compile(r"(.*?)(?: \(byte (\d+)\))?(?: - at `\$(.*)`)?", re.DOTAL
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
-def parse_hosts(text: str, source: str = "--hosts") -> Hostfile:
+def parse_hosts(text: str) -> Hostfile:
     """Parse the value of ``--hosts``, like ``a,b,user@c:2222,[fe80::2]:2222``.
 
     ``:N`` is ssh's port.
@@ -74,8 +74,8 @@ def parse_hosts(text: str, source: str = "--hosts") -> Hostfile:
         except ValueError as error:
             faults.append(Fault(0, f"item {place}", str(error)))
     if faults:
-        raise HostfileError(source, faults)
-    return Hostfile(tuple(hosts), source=source)
+        raise HostfileError("--hosts", faults)
+    return Hostfile(tuple(hosts), source="--hosts")
 
 
 def _item(word: str) -> Host:
@@ -204,8 +204,8 @@ def _ips(host: Host) -> tuple[str, ...]:
 def read_json(text: str, source: str) -> Hostfile:
     """Parse MLX's list or dict form.
 
-    Raises `HostfileError`, which names the field that has another type than expected, or each field with
-    a wrong value.
+    Raises `HostfileError`, which names the field that has another type than expected, or each field
+    with a wrong value.
     """
     try:
         if text.lstrip().startswith("["):

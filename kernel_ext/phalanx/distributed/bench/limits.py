@@ -136,9 +136,7 @@ def _connect_to_self() -> tuple[socket.socket, socket.socket]:
             receiver.close()
 
 
-def limits_of_ranks(
-    group: px.Group | None = None, *, seconds: float = _SECONDS
-) -> tuple[Limit, ...]:
+def limits_of_ranks(*, seconds: float = _SECONDS) -> tuple[Limit, ...]:
     """Measure the hardware limits of the ranks; every rank calls it.
 
     The result is on rank 0; the others return (), as all ranks of MPI do. On one host these are the
@@ -150,7 +148,7 @@ def limits_of_ranks(
     >>> [limit.transport for limit in limits_of_ranks(seconds=0.01)]
     ['arena']
     """
-    world = px.init() if group is None else group
+    world = px.init()
     spec = world._spec
     if spec.transport == "mpi":
         return ()

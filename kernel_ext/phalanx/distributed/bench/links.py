@@ -17,9 +17,7 @@ _BUDGET_S = 0.05  # round trip of a large message: a slow link gets less than 1 
 _Row = tuple[float, float, int, int]
 
 
-def measure_links(
-    group: px.Group | None = None, *, progress: Callable[[int], None] | None = None
-) -> tuple[LinkMeasurement, ...]:
+def measure_links(*, progress: Callable[[int], None] | None = None) -> tuple[LinkMeasurement, ...]:
     """Measure the path between each pair of ranks; every rank calls it.
 
     ``progress`` is called before each pair with the number of pairs that are done.
@@ -33,7 +31,7 @@ def measure_links(
     >>> measure_links()
     ()
     """
-    world = px.init() if group is None else group
+    world = px.init()
     size, rank = world.size(), world.rank()
     pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
     mine = np.zeros((len(pairs), 4))

@@ -115,8 +115,8 @@ class SealedPair:
     key.
     """
 
-    def __init__(self, peer: int, op: str, *, group: Group | None = None) -> None:
-        self._group = group = group_or_world(group)
+    def __init__(self, peer: int, op: str) -> None:
+        self._group = group = group_or_world(None)
         self._peer = peer
         self._op = op
         self._n_sent = self._n_received = 0
