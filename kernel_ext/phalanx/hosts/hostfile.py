@@ -67,15 +67,15 @@ def parse_hosts(text: str) -> Hostfile:
     >>> [(host.ssh, host.port) for host in parse_hosts("a,me@b:2222").hosts]
     [('a', 0), ('me@b', 2222)]
     """
-    hosts, faults = [], []
+    source, hosts, faults = "--hosts", [], []
     for place, word in enumerate(text.split(","), 1):
         try:
             hosts.append(_item(word.strip()))
         except ValueError as error:
             faults.append(Fault(0, f"item {place}", str(error)))
     if faults:
-        raise HostfileError("--hosts", faults)
-    return Hostfile(tuple(hosts), source="--hosts")
+        raise HostfileError(source, faults)
+    return Hostfile(tuple(hosts), source=source)
 
 
 def _item(word: str) -> Host:
