@@ -161,13 +161,13 @@ FAILS = textwrap.dedent(
     import logging, sys, traceback
     logging.basicConfig(level=logging.DEBUG)
     import phalanx as px
-    from phalanx.distributed.bootstrap import mpi
+    from phalanx.distributed.bootstrap import mpirun
 
     def fail(*_):
         assert len(sys._getframe(1).f_locals["world"].key) == 32
         raise px.DistributedError("failed on purpose")
 
-    mpi._introduce = fail  # when the key is read
+    mpirun._introduce = fail  # when the key is read
     try:
         px.init(backend="mpi")
     except px.DistributedError as error:

@@ -55,7 +55,7 @@ _EXPECTED = re.compile(r"(.*?)(?: \(byte (\d+)\))?(?: - at `\$(.*)`)?", re.DOTAL
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
-def parse_hosts(text: str) -> Hostfile:
+def parse_hosts(text: str, source: str = "--hosts") -> Hostfile:
     """Parse the value of ``--hosts``, like ``a,b,user@c:2222,[fe80::2]:2222``.
 
     ``:N`` is ssh's port.
@@ -67,7 +67,7 @@ def parse_hosts(text: str) -> Hostfile:
     >>> [(host.ssh, host.port) for host in parse_hosts("a,me@b:2222").hosts]
     [('a', 0), ('me@b', 2222)]
     """
-    source, hosts, faults = "--hosts", [], []
+    hosts, faults = [], []
     for place, word in enumerate(text.split(","), 1):
         try:
             hosts.append(_item(word.strip()))
