@@ -12,21 +12,18 @@ if TYPE_CHECKING:
     from . import nn, widgets
     from .distributed.bootstrap.init import init, is_available, recover
     from .distributed.bootstrap.progress import trace
-    from .distributed.group.engine import Work
     from .distributed.group.group import Group
-    from .distributed.operations.collectives import (
+    from .distributed.group.work import Work
+    from .distributed.operations.exchanges import (
         all_gather,
-        all_max,
-        all_min,
-        all_sum,
         all_to_all,
         barrier,
         broadcast,
         print0,
-        sum_scatter,
     )
     from .distributed.operations.objects import all_gather_object, broadcast_object
     from .distributed.operations.point_to_point import recv, recv_like, send
+    from .distributed.operations.reductions import all_max, all_min, all_sum, sum_scatter
     from .errors import (
         CellError,
         CollectiveMismatch,
@@ -78,24 +75,24 @@ __all__ = [
 # IPython looks up the two `..._ipython_extension` functions; a user need not import them.
 _MODULES = {
     "Group": "distributed.group.group",
-    "Work": "distributed.group.engine",
-    "all_gather": "distributed.operations.collectives",
+    "Work": "distributed.group.work",
+    "all_gather": "distributed.operations.exchanges",
     "all_gather_object": "distributed.operations.objects",
-    "all_max": "distributed.operations.collectives",
-    "all_min": "distributed.operations.collectives",
-    "all_sum": "distributed.operations.collectives",
-    "all_to_all": "distributed.operations.collectives",
-    "barrier": "distributed.operations.collectives",
-    "broadcast": "distributed.operations.collectives",
+    "all_max": "distributed.operations.reductions",
+    "all_min": "distributed.operations.reductions",
+    "all_sum": "distributed.operations.reductions",
+    "all_to_all": "distributed.operations.exchanges",
+    "barrier": "distributed.operations.exchanges",
+    "broadcast": "distributed.operations.exchanges",
     "broadcast_object": "distributed.operations.objects",
     "init": "distributed.bootstrap.init",
     "is_available": "distributed.bootstrap.init",
-    "print0": "distributed.operations.collectives",
+    "print0": "distributed.operations.exchanges",
     "recover": "distributed.bootstrap.init",
     "recv": "distributed.operations.point_to_point",
     "recv_like": "distributed.operations.point_to_point",
     "send": "distributed.operations.point_to_point",
-    "sum_scatter": "distributed.operations.collectives",
+    "sum_scatter": "distributed.operations.reductions",
     "trace": "distributed.bootstrap.progress",
     "CellError": "errors",
     "CollectiveMismatch": "errors",

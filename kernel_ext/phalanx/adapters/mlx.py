@@ -158,10 +158,8 @@ def wait_for_evaluations(*, raises: bool = True) -> None:
     Does nothing in a process without MLX's groups. A rank that has ended its cell begins no
     operation any more, so other ranks would give up waiting for one that comes later.
 
-    Raises
-    ------
-    DistributedError
-        An operation of these evaluations has failed. With ``raises=False`` it is printed.
+    Raises `DistributedError`: an operation of these evaluations has failed. With ``raises=False``
+    it is printed.
     """
     if _World.communicator is None:
         return
@@ -181,10 +179,7 @@ def check_that_mlx_fits() -> None:
 
     The library calls this when MLX has loaded it.
 
-    Raises
-    ------
-    NotSupported
-        MLX has refused it: each rank would train alone.
+    Raises `NotSupported` if MLX has refused it: each rank would train alone.
     """
     import mlx.core as mx
 
@@ -204,10 +199,7 @@ def connect(fail_at_exit: Callable[[], None]) -> object | None:
     it makes a split of the world. A rank that replaces another one has that split from its start.
     ``fail_at_exit`` has the process end with status 1.
 
-    Raises
-    ------
-    DistributedError
-        The world could not be joined or split.
+    Raises `DistributedError`: the world could not be joined or split.
     """
     world = init()
     if world.size() == 1:

@@ -82,13 +82,10 @@ def _memory_file(name: str, format_file: Callable[[int], None]) -> int:
     return fd
 
 
-def give_back_region(fd: int) -> None:
-    """Free the memory of a dead rank's slot while peers map it.
-
-    The region stays valid and reads as zeros. Abort the rank's epoch first: a peer in the middle of
-    an operation checks the abort flag after its last read.
-    """
-    _native.Arena.give_back(fd)
+# Free the memory of a dead rank's slot while peers map it. The region stays valid and reads as zeros.
+# Abort the rank's epoch first: a peer in the middle of an operation checks the abort flag after its
+# last read.
+give_back_region = _native.Arena.give_back
 
 
 def create_page(slots: int, ranks: int = 0) -> int:
@@ -101,21 +98,15 @@ def create_page(slots: int, ranks: int = 0) -> int:
     return _memory_file("phalanx-page", lambda fd: _native.ControlPage.format(fd, slots, ranks))
 
 
-def create_wake() -> int:
-    """Create the eventfd that wakes a rank slot from link waits.
-
-    The descriptor is closed on exec and never blocks; the caller owns it.
-    """
-    return _native.make_wake()
+# Create the eventfd that wakes a rank slot from link waits; return its descriptor, which is closed on
+# exec and never blocks. The caller owns it.
+create_wake = _native.make_wake
 
 
 def seconds(timeout: float | None) -> float | None:
     """Check a user's timeout; infinity means no limit.
 
-    Raises
-    ------
-    ValueError
-        The timeout is negative or not a number.
+    Raises `ValueError`: the timeout is negative or not a number.
     """
     if timeout is None:
         return None

@@ -10,9 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx import _native
-
-from .control import AbortKind
+from .summaries import FAILURES, NAMES
 
 Records: TypeAlias = "np.recarray[Any, np.dtype[np.void]]"
 
@@ -39,7 +37,6 @@ _WORDS = ("number", "place", "nbytes", "group", "entered", "arrived", "ended", "
 _PACKED = np.dtype([(name, "u8") for name in _WORDS])
 _WITH_PEER = ("broadcast", "send", "recv")
 
-_NAMES = _native.trace_names()
 ENTRY = np.dtype([("group", "u8"), ("place", "u8"), ("entered", "u8"), ("ended", "u8")])
 ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr, ("host", "i8"), ("unsure", "i8")])
 
@@ -49,8 +46,8 @@ def _table(names: dict[int, str]) -> NDArray[np.str_]:
     return np.array([names.get(number, "") for number in range(256)])
 
 
-_OPS, _ALGORITHMS, _DTYPES = (_table(_NAMES[field]) for field in ("op", "algorithm", "dtype"))
-_FAILURES = _table({kind.value: kind.name.lower() for kind in AbortKind})
+_OPS, _ALGORITHMS, _DTYPES = (_table(NAMES[field]) for field in ("op", "algorithm", "dtype"))
+_FAILURES = _table(FAILURES)
 
 
 def records_of(packed: bytes) -> Records:

@@ -27,8 +27,9 @@ __all__ = [
 
 ENTRY_NBYTES = 32  # four words: see `recorder.ENTRY`
 LONGEST_LOOKS = 8  # most incomplete looks to keep while a slow host's entries are missing
-_NAMES = _native.trace_names()
-_FAILURES = {kind.value: kind.name.lower() for kind in AbortKind}
+# By number, as records have them: operations, algorithms and dtypes; failures.
+NAMES = _native.trace_names()
+FAILURES = {kind.value: kind.name.lower() for kind in AbortKind}
 
 
 class NewSpans(NamedTuple):
@@ -66,12 +67,12 @@ def new_spans(reader: TraceSummarizer, packed: bytes) -> NewSpans:
 
 def _span_of(number: int, op: int, *its: int) -> Span:
     *counts, failure = its
-    fields: tuple[Any, ...] = (number, _name("op", op), *counts, _FAILURES.get(failure, ""))
+    fields: tuple[Any, ...] = (number, _name("op", op), *counts, FAILURES.get(failure, ""))
     return Span(*fields)
 
 
 def _name(field: str, number: int) -> str:
-    return _NAMES[field].get(number, "")
+    return NAMES[field].get(number, "")
 
 
 class StragglerReport(NamedTuple):

@@ -60,10 +60,7 @@ def parse_hosts(text: str, source: str = "--hosts") -> Hostfile:
 
     ``:N`` is ssh's port.
 
-    Raises
-    ------
-    HostfileError
-        Names each item that is not a host.
+    Raises `HostfileError`, which names each item that is not a host.
 
     Examples
     --------
@@ -92,10 +89,7 @@ def _item(word: str) -> Host:
 def read_text(text: str, source: str) -> Hostfile:
     """Parse a hostfile of Open MPI or MPICH: one host per line.
 
-    Raises
-    ------
-    HostfileError
-        Names each invalid line and field.
+    Raises `HostfileError`, which names each invalid line and field.
     """
     hosts: list[Host] = []
     faults: list[Fault] = []
@@ -210,10 +204,8 @@ def _ips(host: Host) -> tuple[str, ...]:
 def read_json(text: str, source: str) -> Hostfile:
     """Parse MLX's list or dict form.
 
-    Raises
-    ------
-    HostfileError
-        Names the field that has another type than expected, or each field with a wrong value.
+    Raises `HostfileError`, which names the field that has another type than expected, or each field
+    with a wrong value.
     """
     try:
         if text.lstrip().startswith("["):
@@ -297,10 +289,8 @@ def read_hostfile(path: str | os.PathLike[str]) -> Hostfile:
     ``max_slots`` limits ``-n``. Names are ssh's, including those of ``~/.ssh/config``. A number
     after an IPv6 address needs brackets around the address.
 
-    Raises
-    ------
-    HostfileError
-        The file cannot be read or is not a hostfile. The text lists all faults with line and field.
+    Raises `HostfileError`: the file cannot be read or is not a hostfile. The text lists all faults
+    with line and field.
     """
     source = os.fspath(path)
     try:

@@ -31,10 +31,7 @@ TITLES = {"slurm": "Slurm", "mpi": "MPI"}
 def slurm_hosts(environ: Mapping[str, str], *, with_slots: bool = True) -> Hostfile:
     """Return the Slurm job's nodes in order, with tasks as slots.
 
-    Raises
-    ------
-    ValueError
-        This process is in no job, or Slurm does not list the nodes.
+    Raises `ValueError`: this process is in no job, or Slurm does not list the nodes.
     """
     nodes = environ.get("SLURM_JOB_NODELIST", "")
     if not nodes:
@@ -164,10 +161,7 @@ def uses_job(launcher: str | None, environ: Mapping[str, str]) -> bool:
 def job_hosts(launcher: str, environ: Mapping[str, str], *, with_slots: bool = True) -> Hostfile:
     """Return the hosts of the job in order, with their slots.
 
-    Raises
-    ------
-    ValueError
-        This process is in no such job, or the list of hosts cannot be read.
+    Raises `ValueError`: this process is in no such job, or the list of hosts cannot be read.
     """
     kind = _SLURM if launcher == _SLURM else found_job(environ)
     if not kind:

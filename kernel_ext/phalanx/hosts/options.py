@@ -161,10 +161,7 @@ def idle_notes(options: argparse.Namespace, idle: Mapping[str, str]) -> list[str
 def words_of(option: str, texts: list[str]) -> tuple[str, ...]:
     """Split the values of an option into words, as a shell does.
 
-    Raises
-    ------
-    ValueError
-        Quotes are unbalanced.
+    Raises `ValueError`: quotes are unbalanced.
 
     Examples
     --------
@@ -181,10 +178,7 @@ def words_of(option: str, texts: list[str]) -> tuple[str, ...]:
 def host_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `Workspace.start` for hosts.
 
-    Raises
-    ------
-    ValueError
-        Quotes are unbalanced, or scheduler options have no scheduler.
+    Raises `ValueError`: quotes are unbalanced, or scheduler options have no scheduler.
     """
     names = (
         "n", "hosts", "hostfile", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
@@ -199,10 +193,8 @@ def named_hosts(options: argparse.Namespace) -> Hostfile | None:
 
     None if the options name none, or if a job is still to be submitted.
 
-    Raises
-    ------
-    ValueError
-        The list or the file is wrong, or both are given; or the job's hosts cannot be read.
+    Raises `ValueError`: the list or the file is wrong, or both are given; or the job's hosts cannot
+    be read.
     """
     if options.hosts is not None and options.hostfile is not None:
         msg = "give --hosts or --hostfile, not both"
@@ -240,10 +232,7 @@ def launcher_lines() -> str:
 def job_options(options: argparse.Namespace) -> JobOptions:
     """Return the options for a scheduler.
 
-    Raises
-    ------
-    ValueError
-        The options need a scheduler and none is chosen; or quotes are unbalanced.
+    Raises `ValueError`: the options need a scheduler and none is chosen; or quotes are unbalanced.
     """
     args = words_of("--launcher-arg", options.launcher_arg)
     found = JobOptions(

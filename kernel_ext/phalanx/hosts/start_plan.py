@@ -34,10 +34,7 @@ _LOOK_UP_S = 1.0
 def environment(settings: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
     """Parse ``KEY=VALUE`` settings; a bare ``KEY`` takes the value from ``own``.
 
-    Raises
-    ------
-    ValueError
-        A name is not a valid shell variable, or a bare name is not set.
+    Raises `ValueError`: a name is not a valid shell variable, or a bare name is not set.
 
     Examples
     --------
@@ -80,10 +77,7 @@ def resolve(
 
     ``is_checked``: require that a script exists.
 
-    Raises
-    ------
-    ValueError
-        The file or program does not exist, or is not executable.
+    Raises `ValueError`: the file or program does not exist, or is not executable.
     """
     if not command:
         msg = "no script is given; for example: phalanx launch -n 4 script.py"
@@ -132,10 +126,8 @@ def plan(
     (``local``; by default `local_hosts` finds them) are merged too. A host without slots has ``n``
     ranks, by default one, for each time it is listed.
 
-    Raises
-    ------
-    HostfileError
-        Both ``n`` and slots are given, or a host gets more than ``max_slots``, or no rank is left.
+    Raises `HostfileError`: both ``n`` and slots are given, or a host gets more than ``max_slots``,
+    or no rank is left.
 
     Examples
     --------
@@ -294,10 +286,8 @@ def interface_addresses(interface: str) -> tuple[str, ...]:
     Link-local IPv6 addresses are used only if there are no others: they need a scope, which differs
     from host to host.
 
-    Raises
-    ------
-    ValueError
-        No interface has that name (the text names the nearest), or it is down or has no address.
+    Raises `ValueError`: no interface has that name (the text names the nearest), or it is down or
+    has no address.
     """
     import psutil
 

@@ -11,7 +11,7 @@ import torch
 
 from phalanx.distributed.bootstrap.init import init
 from phalanx.distributed.group.group import Group
-from phalanx.distributed.operations.collectives import all_sum
+from phalanx.distributed.operations.reductions import all_sum
 
 
 class _SumBackward(torch.autograd.Function):  # type: ignore[misc]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from phalanx.distributed.bootstrap.init import init
 from phalanx.distributed.group.group import Group
-from phalanx.distributed.operations.collectives import all_max
+from phalanx.distributed.operations.reductions import all_max
 
 _T = TypeVar("_T")
 _END = object()

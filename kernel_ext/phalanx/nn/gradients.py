@@ -12,8 +12,10 @@ import numpy as np
 
 from phalanx.distributed.bootstrap.init import init
 from phalanx.distributed.group.group import Group
-from phalanx.distributed.operations.collectives import IN_PLACE, all_gather, all_sum
+from phalanx.distributed.operations.exchanges import all_gather
 from phalanx.distributed.operations.objects import all_gather_object
+from phalanx.distributed.operations.reductions import all_sum
+from phalanx.distributed.operations.run_collective import IN_PLACE
 from phalanx.errors import CollectiveMismatch
 
 from .arrays import ArrayKind, dtype_name_of, is_real, kind_of

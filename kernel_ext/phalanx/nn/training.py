@@ -16,7 +16,7 @@ import numpy as np
 
 from phalanx.distributed.bootstrap.init import init, recover
 from phalanx.distributed.group.group import Group
-from phalanx.distributed.operations.collectives import all_gather, broadcast
+from phalanx.distributed.operations.exchanges import all_gather, broadcast
 from phalanx.distributed.operations.objects import all_gather_object, broadcast_object
 from phalanx.errors import CollectiveMismatch, CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import name_ranks

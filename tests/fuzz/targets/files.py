@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from fuzz.supply import Supply
 
-from phalanx.distributed.bootstrap.mpi import read_key
+from phalanx.distributed.bootstrap.mpirun import read_key
 from phalanx.distributed.connect.endpoints import Share, read_shares
 from phalanx.distributed.mpi.wire import HEADER_NBYTES, Header, describe_mismatch
 from phalanx.errors import DistributedError

@@ -15,7 +15,7 @@ from support.inside import WORLD_KEY_CODE, root_pid
 from support.programs.launching import Running, write_script
 from support.waiting import wait_until
 
-from phalanx.distributed.bootstrap.mpi import read_key
+from phalanx.distributed.bootstrap.mpirun import read_key
 from phalanx.protocol import Booted, Registered, Welcome, WorldConfig
 from phalanx.workspace import Workspace
 from phalanx.workspace.connection.transport import RankChannels
@@ -161,13 +161,13 @@ FAILS = textwrap.dedent(
     import logging, sys, traceback
     logging.basicConfig(level=logging.DEBUG)
     import phalanx as px
-    from phalanx.distributed.bootstrap import mpi
+    from phalanx.distributed.bootstrap import mpirun
 
     def fail(*_):
         assert len(sys._getframe(1).f_locals["world"].key) == 32
         raise px.DistributedError("failed on purpose")
 
-    mpi._introduce = fail  # when the key is read
+    mpirun._introduce = fail  # when the key is read
     try:
         px.init(backend="mpi")
     except px.DistributedError as error:

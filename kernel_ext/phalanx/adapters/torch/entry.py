@@ -68,7 +68,7 @@ def _rendezvous(of_torch: Callable[..., Iterator[Any]], url: str, **options: Any
         return of_torch(url, **options)
     if backend == "undefined" and os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS"):
         return of_torch(url, **options)
-    from phalanx.adapters.torch.rendezvous import meet
+    from phalanx.adapters.torch.init_process_group import meet
 
     return meet(backend == "undefined", of_torch, url, options)
 

@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from phalanx.distributed.bootstrap.epoch import group_of_one
 from phalanx.distributed.control import AbortKind
+from phalanx.distributed.group.epoch import group_of_one
 from phalanx.distributed.group.group import Group
 from phalanx.errors import DistributedError, NotSupported
 
-from .calls import TorchCall
 from .entry import BACKEND
+from .init_process_group import join
 from .messages import Messages
-from .rendezvous import join
 from .tensors import (
     as_row,
     average,
@@ -40,6 +39,7 @@ from .tensors import (
     row_for,
     take_extreme,
 )
+from .torch_call import TorchCall
 from .work import TorchWork
 
 _ANEW = (
@@ -52,12 +52,8 @@ _ANEW = (
 def create(options: Any) -> ProcessGroup:
     """Make the default process group; every rank of the world calls this.
 
-    Raises
-    ------
-    NotSupported
-        It is a group of some ranks under a default group of another backend.
-    ValueError
-        Rank or size are not those of the world.
+    Raises `NotSupported`: it is a group of some ranks under a default group of another backend.
+    Raises `ValueError`: rank or size are not those of the world.
     """
     world = join()
     ranks = options.global_ranks_in_group
@@ -176,10 +172,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
     ) -> ProcessGroup | None:
         """Make a group of some ranks; every rank calls this.
 
-        Raises
-        ------
-        NotSupported
-            Only its members call this (torch's ``use_local_synchronization``).
+        Raises `NotSupported`: only its members call this (torch's ``use_local_synchronization``).
         """
         if not group_name.isdecimal() and len(ranks) != self._n:
             msg = (
@@ -524,10 +517,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> TorchWork:
         """Refuse to receive from any rank.
 
-        Raises
-        ------
-        NotSupported
-            Always.
+        Raises `NotSupported` always.
         """
         msg = "recv: the backend 'phalanx' needs src, the rank that sends"
         raise NotSupported(msg)

@@ -57,10 +57,8 @@ class Array(NamedTuple):
 def check(op: str, tensor: Tensor) -> Tensor:
     """Return a tensor without graph, in memory that the CPU can read.
 
-    Raises
-    ------
-    NotSupported
-        The tensor is on another device, sparse, or of a subclass without memory of its own.
+    Raises `NotSupported`: the tensor is on another device, sparse, or of a subclass without memory
+    of its own.
     """
     if hasattr(tensor, "trigger_wait"):  # the result of a functional collective
         tensor = tensor.trigger_wait()
@@ -104,10 +102,7 @@ def view(op: str, row: Tensor, *, is_sum: bool = False) -> Array:
 
     Operations that compute nothing take every dtype, as bytes if need be.
 
-    Raises
-    ------
-    NotSupported
-        ``is_sum``, and the engine cannot compute with the dtype.
+    Raises `NotSupported`: ``is_sum``, and the engine cannot compute with the dtype.
     """
     kind = _NUMBERS.get(row.dtype)
     if kind is not None:
@@ -144,10 +139,7 @@ def _array(row: Tensor, count: int, kind: str) -> NDArray[Any]:
 def reduction(op: str, reduce_op: Any) -> str | None:
     """Return the engine's operation for a reduction; None: gather and reduce.
 
-    Raises
-    ------
-    NotSupported
-        It is a reduction that only torch's NCCL has.
+    Raises `NotSupported`: it is a reduction that only torch's NCCL has.
     """
     for known, name in _ENGINE:
         if reduce_op == known:
@@ -212,10 +204,7 @@ def take_extreme(rows: Tensor, out: Tensor, name: str) -> None:
 def check_sizes(op: str, is_right: bool, output: Tensor, tensor: Tensor, size: int) -> None:
     """Check sizes and dtypes of input and output.
 
-    Raises
-    ------
-    ValueError, TypeError
-        They do not fit.
+    Raises `ValueError`, `TypeError`: they do not fit.
     """
     if output.dtype is not tensor.dtype:
         msg = f"{op}: output tensor must have the same type as input tensor: {output.dtype} is not {tensor.dtype}"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import distributed as dist
 
-from phalanx.distributed.group.engine import EngineWork
+from phalanx.distributed.group.work import EngineWork
 
 
 def is_in_backward() -> bool:

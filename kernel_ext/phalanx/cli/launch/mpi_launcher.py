@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.distributed.bootstrap.mpi import KEY_FILE_VARIABLE
+from phalanx.distributed.bootstrap.mpirun import KEY_FILE_VARIABLE
 from phalanx.hosts import words_of
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd

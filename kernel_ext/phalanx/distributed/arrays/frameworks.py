@@ -64,10 +64,7 @@ Like: TypeAlias = Callable[[tuple[int, ...]], ResultMemory]
 def check_name(op: str, name: str) -> str:
     """Return the dtype's name if the engine needs it, else "".
 
-    Raises
-    ------
-    NotSupported
-        Ranks cannot exchange this dtype.
+    Raises `NotSupported`: ranks cannot exchange this dtype.
     """
     if name not in _NAMES:
         msg = f"{op}: dtype {name} is not supported; {', '.join(DTYPE_NAMES)} are; convert it first"
@@ -78,10 +75,7 @@ def check_name(op: str, name: str) -> str:
 def view_of_numpy(op: str, x: NDArray[Any]) -> ArrayView:
     """View a numpy array.
 
-    Raises
-    ------
-    NotSupported
-        The bytes are swapped, or ranks cannot exchange the dtype.
+    Raises `NotSupported`: the bytes are swapped, or ranks cannot exchange the dtype.
     """
     dtype = x.dtype
     if not dtype.isnative:
@@ -345,10 +339,8 @@ def with_gradient(op: str, x: Any, call: Callable[[Any], Any], move: Move, rank:
 
     ``move(op, array)`` runs a collective that the derivative needs, on every rank.
 
-    Raises
-    ------
-    NotSupported
-        The operation has no such derivative. Raised only when the derivative is computed.
+    Raises `NotSupported`: the operation has no such derivative. Raised only when the derivative is
+    computed.
     """
     function = sys.modules["mlx.core"].custom_function(call)
     function.vjp(partial(_gradient, op, move, rank))

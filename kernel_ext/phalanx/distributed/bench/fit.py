@@ -54,18 +54,9 @@ class AlphaBeta:
 def fit_alpha_beta(nbytes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta | None:
     """Fit the alpha-beta model: a non-negative latency and time per byte.
 
-    Parameters
-    ----------
-    nbytes, seconds : sequences of float, of one length
-        Sizes and times; times that are not positive and finite are ignored.
+    Times that are not positive and finite are ignored. Returns None if fewer than two different
+    sizes remain.
 
-    Returns
-    -------
-    AlphaBeta or None
-        None if fewer than two different sizes remain.
-
-    Notes
-    -----
     Weighted least squares with weight 1 / time, so that errors are relative: times span five
     decades, and without weights the largest size alone would decide the latency. If the
     unconstrained minimum has a negative part, one of the two is set to 0, whichever fits better.
@@ -139,20 +130,10 @@ def time_left(
 ) -> float | None:
     """Estimate the remaining time of a sweep.
 
-    Parameters
-    ----------
-    took : sequence of (int, float)
-        Sizes that were measured, and the total seconds of each.
-    sizes : sequence of int
-        Sizes that remain.
-    most_s : float, optional
-        Limit of the time of one size: a sweep makes fewer calls when calls are slow. Without this
-        limit, points of equal time would give an unreliable slope, and sizes grow fast.
-
-    Returns
-    -------
-    float or None
-        Seconds; None before the first size. After one size, all sizes are assumed to take as long.
+    ``took`` has the sizes that were measured, and the total seconds of each; ``sizes`` remain.
+    ``most_s`` limits the time of one size: a sweep makes fewer calls when calls are slow, and points
+    of equal time would give an unreliable slope. Returns None before the first size. After one size,
+    all sizes are assumed to take as long.
 
     Examples
     --------

@@ -25,7 +25,7 @@ from phalanx.protocol import Limit
 from ..connect.connector import connect_links
 from ..connect.endpoints import close_all
 from ..connect.handshake import Identity, LinkPurpose
-from ..group.splits import GroupRendezvous
+from ..connect.rendezvous import GroupRendezvous
 from ..world_spec import WorldSpec
 
 # Larger than last-level caches (a copy within a cache is no limit of memory); a fraction of a second.
@@ -45,19 +45,9 @@ def measure_limits(
 ) -> tuple[Limit, ...]:
     """Measure the limits of the transports on this machine.
 
-    Parameters
-    ----------
-    transports : collection of str
-        ``"arena"``: a copy in memory on one core; ``"tcp"``: one stream from thread to thread over
-        127.0.0.1. Other transports have no known limit.
-    seconds : float, optional
-        Duration of each measurement.
-
-    Returns
-    -------
-    tuple of Limit
-        Each byte counts once, where it arrives. Small messages can be faster than the copy, because
-        they fit in caches.
+    The limit of ``"arena"`` is a copy in memory on one core, that of ``"tcp"`` one stream from
+    thread to thread over 127.0.0.1. Each measurement takes ``seconds``. Each byte counts once, where
+    it arrives. Small messages can be faster than the copy, because they fit in caches.
 
     Examples
     --------
@@ -146,31 +136,19 @@ def _connect_to_self() -> tuple[socket.socket, socket.socket]:
             receiver.close()
 
 
-def limits_of_ranks(
-    group: px.Group | None = None, *, seconds: float = _SECONDS
-) -> tuple[Limit, ...]:
+def limits_of_ranks(*, seconds: float = _SECONDS) -> tuple[Limit, ...]:
     """Measure the hardware limits of the ranks; every rank calls it.
 
-    Parameters
-    ----------
-    group : Group, optional
-        ``None``: the group made by `init`.
-    seconds : float, optional
-        Duration of each measurement.
-
-    Returns
-    -------
-    tuple of Limit
-        On rank 0; empty on the others. On one host: the limits of `measure_limits`. On several
-        hosts: the slowest plain stream between hosts that are neighbours in rank order. A stream
-        that failed has the limit 0, and its text says so. Empty for the mpi backend.
+    The result is on rank 0; the others return (), as all ranks of MPI do. On one host these are the
+    limits of `measure_limits`, on several the slowest plain stream between hosts that are
+    neighbours in rank order. A stream that failed has the limit 0, and its text says so.
 
     Examples
     --------
     >>> [limit.transport for limit in limits_of_ranks(seconds=0.01)]
     ['arena']
     """
-    world = px.init() if group is None else group
+    world = px.init()
     spec = world._spec
     if spec.transport == "mpi":
         return ()

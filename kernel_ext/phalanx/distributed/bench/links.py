@@ -17,34 +17,21 @@ _BUDGET_S = 0.05  # round trip of a large message: a slow link gets less than 1 
 _Row = tuple[float, float, int, int]
 
 
-def measure_links(
-    group: px.Group | None = None, *, progress: Callable[[int], None] | None = None
-) -> tuple[LinkMeasurement, ...]:
+def measure_links(*, progress: Callable[[int], None] | None = None) -> tuple[LinkMeasurement, ...]:
     """Measure the path between each pair of ranks; every rank calls it.
 
-    Parameters
-    ----------
-    group : Group, optional
-        ``None``: the group made by `init`.
-    progress : callable, optional
-        Called before each pair with the number of pairs that are done.
+    ``progress`` is called before each pair with the number of pairs that are done.
 
-    Returns
-    -------
-    tuple of LinkMeasurement
-        One per pair, the same on every rank; every reply was compared with the data sent.
-
-    Notes
-    -----
-    Messages make round trips (`send`, `recv`). Latency is the median of the small messages;
-    bandwidth is the fastest large message. About 10 ms per pair on one machine.
+    Messages make round trips (`send`, `recv`), and every reply is compared with the data sent.
+    Latency is the median of the small messages; bandwidth is the fastest large message. About 10 ms
+    per pair on one machine.
 
     Examples
     --------
     >>> measure_links()
     ()
     """
-    world = px.init() if group is None else group
+    world = px.init()
     size, rank = world.size(), world.rank()
     pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
     mine = np.zeros((len(pairs), 4))

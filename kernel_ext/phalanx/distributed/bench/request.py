@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import phalanx as px
 from phalanx.errors import did_you_mean
 
-from ..arrays.checks import like_dtype
+from ..arrays.arguments import like_dtype
 from ..arrays.frameworks import DTYPE_NAMES
 
 OPERATIONS = (
@@ -46,7 +46,7 @@ _MOST = 1 << 63  # bytes: no machine integer can hold this length
 # Arrays of a message's size that one rank may hold at a time: input, output, staging.
 _COPIES = 3
 
-_SIZE = re.compile(r"(\d+)\s*(?:([KMGTPE])(?:iB)?|B)?", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d{1,1000})\s*(?:([KMGTPE])(?:iB)?|B)?", re.IGNORECASE | re.ASCII)
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -215,23 +215,16 @@ def parse_size(text: str) -> int:
         msg = f"'{text}' is not a size; write bytes as 8, 1K, 64M or 2G (powers of 1024)"
         raise ValueError(msg)
     number, unit = match.groups()
-    digits = number.lstrip("0") or "0"
-    # Python converts at most 4300 digits, and raises its own error beyond.
-    nbytes = _MOST if len(digits) > len(str(_MOST)) else int(digits)
-    nbytes <<= 10 * (" KMGTPE".index(unit.upper())) if unit else 0
-    _check_length(nbytes, _short(text.strip()))
+    nbytes = int(number) << (10 * " KMGTPE".index(unit.upper()) if unit else 0)
+    _check_length(nbytes)
     return nbytes
 
 
-def _check_length(nbytes: int, said: str) -> None:
+def _check_length(nbytes: int) -> None:
     if nbytes >= _MOST:
-        msg = f"a message of {said} bytes is longer than any machine can hold; give less than 8E"
+        said = f"2**{nbytes.bit_length() - 1} or more bytes"
+        msg = f"a message of {said} is longer than any machine can hold; give less than 8E"
         raise ValueError(msg)
-
-
-def _short(text: str) -> str:
-    """Abbreviate a long number."""
-    return text if len(text) <= 24 else f"{text[:12]}… ({len(text)} characters)"
 
 
 def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
@@ -242,7 +235,7 @@ def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
     >>> sizes_between(8, 100, 4)
     (8, 32)
     """
-    _check_length(max(begin, end), f"2**{max(begin, end).bit_length() - 1} or more")
+    _check_length(max(begin, end))
     if begin < 1:
         msg = f"a sweep begins at 1 byte or more, not at {begin}"
         raise ValueError(msg)
@@ -319,11 +312,8 @@ def check_request(
 ) -> np.dtype[Any]:
     """Check the arguments of a sweep and return the dtype.
 
-    Raises
-    ------
-    ValueError
-        An unknown operation or dtype (the text names the nearest), fewer than one iteration, or
-        fewer ranks than the operation needs.
+    Raises `ValueError` for an unknown operation or dtype (the text names the nearest), fewer than
+    one iteration, or fewer ranks than the operation needs.
 
     Examples
     --------

@@ -49,36 +49,16 @@ def sweep(
 ) -> Iterator[Measurement]:
     """Measure a collective at each size; all ranks call it together.
 
-    Parameters
-    ----------
-    op : str
-        The operation to measure, one of `OPERATIONS`. A barrier has no size and gives one
-        measurement; in ``sendrecv`` each rank sends to the next and receives from the one before.
-    sizes : sequence of int
-        Bytes of a message; for ``sum_scatter``, ``all_gather`` and ``all_to_all`` the bytes of all
-        ranks' shares together. Rounded down to whole elements.
-    dtype : str, optional
-        Dtype of the elements, one of `DTYPES`.
-    iterations, warmup : int, optional
-        Number of timed calls, and of calls made before them.
-    budget_s : float, optional
-        Seconds that the calls of one size may take; slow calls are made fewer times, at least 5
-        times, and the measurement records the number.
-    group : Group, optional
-        ``None``: the group made by `init`.
+    ``sizes`` are bytes of a message; for ``sum_scatter``, ``all_gather`` and ``all_to_all`` the
+    bytes of all ranks' shares together. They are rounded down to whole elements. A barrier has no
+    size and gives one measurement. The calls of one size may take ``budget_s`` seconds: slow calls
+    are made fewer times, at least 5 times.
 
-    Returns
-    -------
-    iterator of Measurement
-        One per size, the same on every rank except the path, which is the rank's own. The time is
-        that of the slowest rank. Wrong elements are summed over all ranks and found by comparison
-        with numpy before and after the timing.
+    Yields a measurement per size, the same on every rank except the path, which is the rank's own.
+    The time is that of the slowest rank. Wrong elements are summed over all ranks and found by
+    comparison with numpy before and after the timing.
 
-    Raises
-    ------
-    ValueError
-        An unknown operation or dtype, fewer than one iteration, too few ranks, or more memory than
-        is free on a machine of the ranks.
+    Raises `ValueError` as `check_request` and `check_memory`.
 
     Examples
     --------

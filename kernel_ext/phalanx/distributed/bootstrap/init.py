@@ -1,6 +1,6 @@
 """Join a world and recover from a failure: `init` and `recover`.
 
-Both choose between a supervised world, MPI and a group of one. The modules `supervised` and `mpi`
+Both choose between a supervised world, MPI and a group of one. The modules `supervised` and `mpirun`
 do the joining.
 """
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from phalanx.errors import DistributedError, NotConfigured, NotSupported
 
 from ..control import seconds
+from ..group.epoch import group_of_one
 from ..group.group import Group
-from .epoch import group_of_one
-from .mpi import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
+from .mpirun import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
 from .own_frames import hide_in_scripts
-from .supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, join_anew, world
+from .supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 
 _MPI = (
     "a world of MPI cannot be formed anew, as MPI itself cannot: end the job and start it again, "
@@ -100,7 +100,7 @@ def recover(timeout: float | None = 30.0) -> Group:
     limit = seconds(timeout)
     hide_in_scripts()
     if is_supervised():
-        return join_anew(limit)
+        return join(limit, recovers=True)
     group = world()
     if group is not None and is_mpi(group):
         try:

@@ -32,10 +32,9 @@ from phalanx.protocol.rank import RESTART_VARIABLES
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
 from ..control import AbortKind, ControlPage, Deadline, seconds
+from ..group.epoch import group_of_one, is_over, next_epoch
 from ..group.group import Group
-from ..group.registry import disarm
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
-from .epoch import group_of_one, is_over, next_epoch
 from .other_libraries import free_port, place_variables, put_master
 from .stack_listener import show_stacks
 from .user_threads import UserThreads
@@ -120,14 +119,11 @@ class _Process:
     def disarm(self) -> None:
         """Disable the groups in a child of fork.
 
-        The child's copies must not touch the memory that the rank shares with its peers.
+        The child's copies must not touch the memory that the rank shares with its peers. Engines of
+        MPI see the fork themselves.
         """
-        if self.group is None:
-            return
-        if self.group._registry is not None:
+        if self.group is not None and self.group._registry is not None:
             self.group._registry.disarm(self.forked())
-        else:  # MPI's
-            disarm(self.group, self.forked())
 
 
 # The one exception to "module state is only constants": a process has one world, which cells,
@@ -213,7 +209,9 @@ def current_page() -> tuple[ControlPage, int] | None:
     return memory.page, memory.slot
 
 
-def join(timeout: float | None = 30.0, *, addresses: tuple[str, ...] = ()) -> Group:
+def join(
+    timeout: float | None = 30.0, *, addresses: tuple[str, ...] = (), recovers: bool = False
+) -> Group:
     """Join the current epoch of the world within ``timeout`` seconds.
 
     A second call joins the world of a new epoch: the public group stays one object and gets the new
@@ -221,23 +219,10 @@ def join(timeout: float | None = 30.0, *, addresses: tuple[str, ...] = ()) -> Gr
     those to listen on from now on; by default the supervisor's choice. A rank that was started
     again waits for the others without a limit: they may compute for long before they notice the
     failure and recover. Raises as `init`.
+
+    ``recovers``: the new world is formed when each rank has called this, or, in a new process,
+    without ``recovers``. If the group works on every rank, it stays as it is.
     """
-    return _join(timeout, addresses)
-
-
-def join_anew(timeout: float | None = 30.0) -> Group:
-    """Join the world that all ranks form again together.
-
-    The new world is formed when each rank has called this, or `join` in a new process. If the group
-    works on every rank, it stays as it is. Raises as `recover`.
-    """
-    return _join(timeout, recovers=True)
-
-
-def _join(
-    timeout: float | None, addresses: tuple[str, ...] = (), *, recovers: bool = False
-) -> Group:
-    """Request a world until it can be formed."""
     limit = seconds(timeout)
     deadline = Deadline(limit)
     with _PROCESS.lock:

@@ -1,6 +1,7 @@
-"""Exchange bytes between ranks that have no connection yet, through their supervisors.
+"""Exchange bytes between ranks that have no connection yet.
 
-`Rendezvous` is the interface. Ranks exchange bytes in numbered rounds.
+`Rendezvous` is the interface. The ranks of a world meet through their supervisors
+(`ChannelRendezvous`), those of a split through the group that is split (`GroupRendezvous`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from phalanx.errors import DistributedError, RankFailure
+import numpy as np
+
+from phalanx import _native
+from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import (
     Channel,
     ChannelClosed,
@@ -21,6 +25,8 @@ from phalanx.protocol import (
 )
 
 from ..control import Deadline
+
+_WORD = 8  # bytes of a number that ranks of a group exchange
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -41,12 +47,8 @@ class Rendezvous(Protocol):
     def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
         """Send a share to all ranks and return all shares, by rank.
 
-        Raises
-        ------
-        TimeoutError
-            Not all ranks arrived within ``timeout`` seconds.
-        RankFailure, DistributedError
-            The round can never be complete.
+        Raises `TimeoutError`: not all ranks arrived within ``timeout`` seconds. Raises
+        `RankFailure`, `DistributedError`: the round can never be complete.
         """
 
 
@@ -132,3 +134,36 @@ class ChannelRendezvous:
             )  # never print its contents: a Welcome holds the key
             raise DistributedError(msg)
         return list(answer.parts)
+
+
+class GroupRendezvous:
+    """Rendezvous of ranks that have a group; error texts say split."""
+
+    def __init__(self, engine: _native.Group) -> None:
+        self._engine = engine
+
+    def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
+        """Do as `Rendezvous.all_gather`; a timeout ends the group's epoch."""
+        try:
+            lengths = self.exchange([len(data)], timeout)[:, 0].tolist()
+            width = -(-max(lengths) // _WORD)
+            words = np.frombuffer(data.ljust(width * _WORD, b"\0"), np.int64)
+            rows = self.exchange(words, timeout)
+        except CollectiveTimeout as error:
+            msg = f"not every rank came to the rendezvous: {error}"
+            raise TimeoutError(msg) from error
+        except DistributedError as error:
+            if type(error) is not DistributedError:
+                raise
+            msg = f"the rendezvous can never be complete: {error}"
+            raise DistributedError(msg) from error
+        return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
+
+    def exchange(
+        self, row: Sequence[int] | np.ndarray, timeout: float | None = None
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """Send a row of numbers and return the rows of all ranks."""
+        mine = np.ascontiguousarray(row, np.int64)
+        rows = np.empty((self._engine.size, mine.size), np.int64)
+        self._engine.split(mine, rows.reshape(-1), timeout)
+        return rows

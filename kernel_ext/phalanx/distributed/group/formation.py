@@ -1,26 +1,34 @@
 """Form groups: connect the ranks, then make the native groups.
 
-Used for the world of an epoch, for its splits that are formed again, and for new splits.
+The world of an epoch, its splits that are formed again, and new splits are formed alike. A split is
+an operation of the parent group: ranks exchange all messages through the parent's engine.
 """
 
 from __future__ import annotations
 
+import random
+import secrets
+import time
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from phalanx import _native
 from phalanx.errors import DistributedError
 
 from ..connect.connector import Links, connect_links
 from ..connect.handshake import Identity, LinkPurpose
-from ..connect.rendezvous import Rendezvous
-from ..world_spec import WorldSpec
-from .registry import GroupRegistry
+from ..connect.rendezvous import GroupRendezvous, Rendezvous
+from ..world_spec import WorldSpec, check_color
+from .registry import FIRST_NUMBER, GroupRegistry
 
 CONNECT_LIMIT_S = 30.0  # as for joining a world
+# If two threads of a rank split two groups, one thread must retry. Ranks may choose different
+# threads, so each thread waits for a random time to let the other go first.
+_RETRY_S = 0.002
 Formed = tuple[_native.Group, WorldSpec]
 _T = TypeVar("_T")
 
@@ -44,14 +52,15 @@ def form_part(
     registry: GroupRegistry,
     parent: _native.Group | None,
     timeout: float | None,
-) -> Formed | None:
-    """Connect the ranks of each part; form this rank's part.
+) -> dict[int, Formed]:
+    """Connect the ranks of each part; return this rank's part.
 
     Every rank of the group that ``spec`` describes must call this with the same parts, which share
     no rank. Only ranks that share no arena are connected; if no part has such ranks, the ranks do
-    not meet. A failure of ``parent`` or of the epoch ends the call.
+    not meet. A failure of ``parent`` or of the epoch ends the call. The result is by number, and
+    empty if this rank is in no part.
     """
-    own = part_of(spec.rank, parts)
+    own = next((part for part in parts if spec.rank in part.ranks), None)
     new = None if own is None else spec.part(own.ranks, own.channel, own.number)
     links: Links = {}
     hosts = spec.native_hosts
@@ -80,7 +89,7 @@ def form_part(
             links = {
                 part._replace(peer=own.ranks.index(part.peer)): sock for part, sock in made.items()
             }
-    return None if new is None else (registry.make(new, links), new)
+    return {} if new is None else {new.number: (registry.make(new, links), new)}
 
 
 def try_part(
@@ -96,14 +105,12 @@ def try_part(
     Raises if the parent has failed. All ranks must call `gather_problems` next, so that none waits
     for a rank with a problem.
     """
-    own = part_of(spec.rank, parts)
     try:
-        made = form_part(meeting, spec, parts, registry, parent, timeout)
+        return form_part(meeting, spec, parts, registry, parent, timeout), {}
     except (DistributedError, OSError, ValueError) as error:
         if parent.failure is not None:
             raise
-        return {}, {} if own is None else {own.number: str(error)}
-    return ({}, {}) if own is None or made is None else ({own.number: made}, {})
+        return {}, {part.number: str(error) for part in parts if spec.rank in part.ranks}
 
 
 def exchange(meeting: Rendezvous, mine: _T, kind: type[_T], timeout: float | None) -> list[_T]:
@@ -123,11 +130,6 @@ def gather_problems(
             who = f"rank {member}: "
             found.setdefault(number, who + why.removeprefix(who))
     return found
-
-
-def part_of(rank: int, parts: Collection[Part]) -> Part | None:
-    """Return the part that a rank is in."""
-    return next((part for part in parts if rank in part.ranks), None)
 
 
 def link_peers(spec: WorldSpec) -> dict[LinkPurpose, tuple[int, ...]]:
@@ -153,3 +155,95 @@ def link_peers(spec: WorldSpec) -> dict[LinkPurpose, tuple[int, ...]]:
     is_leader = hosts.index(here) == spec.rank
     leaders = tuple(peer for peer in others if is_leader and hosts.index(hosts[peer]) == peer)
     return {LinkPurpose.COLLECTIVE: leaders, LinkPurpose.PAIR: others}
+
+
+def _plan(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> dict[int, Part]:
+    """Compute the parts by color, identically on every rank.
+
+    A part without a free channel has channel 0.
+
+    Examples
+    --------
+    >>> rows = np.array([[7, -1, 0b1100, 0, 5], [7, 0, 0b0110, 0, 6], [-1, -1, 2, 0, 7]])
+    >>> _plan(rows)
+    {7: Part(number=5, channel=2, ranks=(0, 1))}
+    """
+    parts = {}
+    for color in sorted({int(color) for color in rows[:, 0] if color >= 0}):
+        ranks = [rank for rank in range(len(rows)) if rows[rank, 0] == color]
+        ranks.sort(key=lambda rank: (int(rows[rank, 1]) if rows[rank, 1] >= 0 else rank, rank))
+        common = int(np.bitwise_and.reduce(rows[ranks, 2]))
+        channel = max(0, (common & -common).bit_length() - 1)
+        parts[color] = Part(int(rows[min(ranks), 4]), channel, tuple(ranks))
+    return parts
+
+
+def _agree(
+    meeting: GroupRendezvous, registry: GroupRegistry, color: int, key: int, number: int
+) -> dict[int, Part]:
+    """Agree on the parts and their channels; take this rank's channel."""
+    while True:
+        offered = registry.offer()
+        taken = 0
+        try:
+            mask = sum(1 << channel for channel in offered or ())
+            rows = meeting.exchange([color, key, mask, offered is None, number])
+            parts = _plan(rows)
+            lacking = [part for part in parts.values() if not part.channel]
+            if not lacking and color >= 0:
+                taken = parts[color].channel
+        finally:
+            if offered is not None:
+                registry.settle(taken)
+        if not lacking:
+            return parts
+        # Another thread of such a rank offers the channels: it splits a group, too.
+        if not any(rows[part.ranks, 3].any() for part in lacking):
+            most = _native.Group.CHANNELS - 1
+            msg = (
+                "no channel is free on all ranks of a new group: a process can be in at most "
+                f"{most} splits of a world at a time; close splits that are not needed any more"
+            )
+            raise DistributedError(msg)
+        time.sleep(random.uniform(0, _RETRY_S))  # noqa: S311  # no secret: only who goes first
+
+
+def split_group(
+    engine: _native.Group,
+    spec: WorldSpec,
+    registry: GroupRegistry,
+    color: int | None,
+    key: int,
+    number: int = 0,
+) -> Formed | None:
+    """Form this rank's part of a group; every rank must call this.
+
+    ``number`` is the number of the new group; 0: a random one. Returns None for a rank that gave no
+    color. If no channel is free or a part could not be formed, every rank raises the same
+    `DistributedError` and the parent stays usable. Any other error is a failure of the parent.
+    """
+    new_color, new_key = check_color(color, key)
+    meeting = GroupRendezvous(engine)
+    part: Part | None = None
+    made: dict[int, Formed] = {}
+    try:
+        number = number or secrets.randbits(62) + FIRST_NUMBER
+        parts = _agree(meeting, registry, new_color, new_key, number)
+        part = parts.get(new_color)
+        made, problems = try_part(meeting, spec, parts.values(), registry, engine, CONNECT_LIMIT_S)
+        for why in gather_problems(meeting, spec, problems, None).values():
+            msg = f"the group could not be split: {why}"
+            raise DistributedError(msg)  # noqa: TRY301
+    except BaseException as error:
+        if not isinstance(error, DistributedError):  # a DistributedError is raised on all ranks
+            kind, what = _native.ABORT_ERROR, f"failed in split: {error}"
+            if isinstance(error, KeyboardInterrupt):
+                kind, what = _native.ABORT_INTERRUPTED, "was interrupted in split"
+            engine.abort(kind, spec.me, f"rank {spec.me} {what}")
+        for new_engine, new_spec in made.values():
+            new_engine.close()
+            registry.leave(new_spec, new_engine)
+        if part is not None and not made:
+            registry.settle_back(part.channel)
+        raise
+    return None if part is None else made[part.number]

@@ -17,9 +17,9 @@ from phalanx.errors import DistributedError
 from ..control import call_seconds, seconds
 from ..mpi.engine import MpiEngine, split_mpi
 from ..world_spec import WorldSpec
-from .engine import Engine
+from .formation import split_group
 from .registry import ADAPTERS, GroupRegistry, RetiredEngine
-from .splits import split_group
+from .work import Engine
 
 _HALVES = ("float16", "bfloat16")
 

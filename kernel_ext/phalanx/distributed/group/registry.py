@@ -23,7 +23,7 @@ from ..connect.endpoints import close_all
 from ..connect.handshake import LinkPurpose
 from ..control import Deadline
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
-from .engine import Engine
+from .work import Engine
 
 if TYPE_CHECKING:
     from .group import Group
@@ -309,18 +309,10 @@ class GroupRegistry:
     def disarm(self, why: str) -> None:
         """Disable all groups in a child of fork.
 
-        The child's copies must not touch the memory that the rank shares with its peers. This takes
-        no lock: a thread that held the lock exists only in the parent, and the child has a single
-        thread.
+        The child's copies must not touch the memory that the rank shares with its peers. The engines
+        are kept: their end would tell the peers that the rank has left. This takes no lock: a thread
+        that held the lock exists only in the parent, and the child has a single thread.
         """
         for group in list(self._groups):
-            disarm(group, why)
-
-
-def disarm(group: Group, why: str) -> None:
-    """Disable a group in a child of fork; keep its engine.
-
-    The end of the engine would tell the peers that the rank has left, or call MPI.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._engine))
-    group._engine = RetiredEngine(why)  # type: ignore[assignment]
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._engine))
+            group._engine = RetiredEngine(why)  # type: ignore[assignment]

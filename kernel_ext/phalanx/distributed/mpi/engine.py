@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,23 +19,18 @@ from numpy.typing import NDArray
 from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError, NotSupported
 
-from ..arrays.checks import invalidate_output
+from ..arrays.arguments import invalidate_output
 from ..control import Deadline
 from ..world_spec import WorldSpec, check_color
-from . import moves as _moves
 from .moves import Mover, Pairs, Wait
 from .waiting import MpiWork, PeerWatch, Worker, interrupted, late_behind
 from .wire import (
     COLLECTIVES,
     HEADER_NBYTES,
     Header,
-    check_arrays,
-    check_peer,
-    check_root,
     describe_mismatch,
     flat,
     fold,
-    name_of,
     reduction,
 )
 from .world import AbortedError, MpiWorld, Reason
@@ -55,22 +50,13 @@ _CLOSE_S = 5.0
 class MpiEngine:
     """One MPI group, with the methods of `_native.Group`.
 
+    Module `operations` has checked the arguments. ``members`` are world ranks, by rank of this
+    group; ``host_names`` are by world rank. ``channel`` identifies the group, the same on all
+    members; 0 is the world's group.
+
     Any error in an operation becomes the failure reason of the whole world and is sent to all
     ranks. MPI cannot cancel a started operation: the arrays passed to MPI are kept alive
     (`MpiWorld.quarantine`).
-
-    Parameters
-    ----------
-    world : MpiWorld
-        State shared by all groups.
-    comm : MPI.Intracomm
-        Communicator of this group.
-    members : sequence of int
-        World ranks by rank of this group.
-    channel : int
-        Identifies the group, the same on all members; 0 is the world's group.
-    host_names : sequence of str
-        By world rank.
     """
 
     def __init__(
@@ -104,44 +90,13 @@ class MpiEngine:
         self._watch = PeerWatch(world, self.members, self.rank, channel)
         world.engines.add(self)
 
-    def all_sum(self, x: Array, out: Array, timeout: float | None = None, dtype: str = "") -> None:
-        """Sum over all ranks."""
-        self._collective("all_sum", x, out, 0, timeout, dtype)
-
-    def all_max(self, x: Array, out: Array, timeout: float | None = None, dtype: str = "") -> None:
-        """Compute the maximum over all ranks; NaN wins."""
-        self._collective("all_max", x, out, 0, timeout, dtype)
-
-    def all_min(self, x: Array, out: Array, timeout: float | None = None, dtype: str = "") -> None:
-        """Compute the minimum over all ranks; NaN wins."""
-        self._collective("all_min", x, out, 0, timeout, dtype)
-
-    def all_gather(
-        self, x: Array, out: Array, timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Concatenate the arrays of all ranks."""
-        self._collective("all_gather", x, out, 0, timeout, dtype)
-
-    def sum_scatter(
-        self, x: Array, out: Array, timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Compute this rank's share of the sum."""
-        self._collective("sum_scatter", x, out, 0, timeout, dtype)
-
-    def all_to_all(
-        self, x: Array, out: Array, timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Send part i to rank i."""
-        self._collective("all_to_all", x, out, 0, timeout, dtype)
-
     def broadcast(
         self, x: Array, out: Array, root: int, timeout: float | None = None, dtype: str = ""
     ) -> None:
         """Copy the array of ``root`` to all ranks."""
-        check_root(root, self.size)
-        self._collective("broadcast", x, out, root, timeout, dtype)
+        self._collective("broadcast", x, out, timeout, dtype, root)
 
-    def barrier(self, timeout: float | None = None) -> None:
+    def barrier(self, timeout: float | Deadline | None = None) -> None:
         """Wait for all ranks."""
         with self._operation("barrier", timeout) as deadline:
             self._seq += 1
@@ -151,19 +106,17 @@ class MpiEngine:
 
     def send(self, x: Array, dst: int, timeout: float | None = None, dtype: str = "") -> None:
         """Send to one rank."""
-        name = name_of(x, dtype)
-        check_peer("send", dst, self.rank, self.size)
+        name = dtype or x.dtype.name
         with self._operation("send", timeout) as deadline:
             self._pairs.sent[dst] += 1
             header = self._header("send", self._pairs.sent[dst], x.shape, name)
             with self._guard(header, x):
                 wait = self._pair_wait(header, dst, deadline)
-                self._pairs.send(header.pack(), flat(x, name), dst, wait, _moves.MAX_COUNT)
+                self._pairs.send(header.pack(), flat(x, name), dst, wait)
 
     def recv(self, out: Array, src: int, timeout: float | None = None, dtype: str = "") -> None:
         """Receive from one rank."""
-        name = name_of(out, dtype)
-        check_peer("recv", src, self.rank, self.size)
+        name = dtype or out.dtype.name
         with self._operation("recv", timeout) as deadline:
             self._pairs.received[src] += 1
             header = self._header("recv", self._pairs.received[src], out.shape, name)
@@ -172,7 +125,7 @@ class MpiEngine:
                 received = self._pairs.receive_header(src, wait)
                 self._compare_pair(header, received, src)
                 begun.append((out, name))
-                self._pairs.receive(flat(out, name), src, wait, _moves.MAX_COUNT)
+                self._pairs.receive(flat(out, name), src, wait)
 
     def submit(
         self,
@@ -185,24 +138,21 @@ class MpiEngine:
     ) -> MpiWork:
         """Queue a collective on this group's worker thread.
 
-        Raises
-        ------
-        NotSupported
-            This MPI allows calls from one thread only.
+        Raises `NotSupported` if this MPI allows calls from one thread only.
         """
         if not self._world.has_threads:
             msg = f"{op}: async_op needs MPI_THREAD_MULTIPLE, which this MPI does not give"
             raise NotSupported(msg)
         self._check_usable()
-        check_root(root, self.size)
-        name = name_of(x, dtype)
-        check_arrays(op, x, out, name, name_of(out, dtype), self.rank, self.size)
         deadline = self._deadline(timeout)
+        if op == "barrier":
+            run = partial(self.barrier, deadline)
+        else:
+            run = partial(self._collective, op, x, out, deadline, dtype, root)
         with self._worker_lock:
             self._check_open()  # again: `close` ends the worker thread under this lock
             if self._worker is None:
                 self._worker = Worker("phalanx-mpi")
-            run = partial(self._collective, op, x, out, root, deadline, dtype)
             work = MpiWork(op, run, deadline, self, self._me)
             self._worker.submit(work)
         return work
@@ -252,12 +202,11 @@ class MpiEngine:
         op: str,
         x: Array,
         out: Array,
-        root: int,
-        timeout: float | Deadline | None,
-        dtype: str,
+        timeout: float | Deadline | None = None,
+        dtype: str = "",
+        root: int = 0,
     ) -> None:
-        name = name_of(x, dtype)
-        check_arrays(op, x, out, name, name_of(out, dtype), self.rank, self.size)
+        name = dtype or x.dtype.name
         with self._operation(op, timeout) as deadline:
             self._seq += 1
             header = Header(op, self._seq, self._channel, EPOCH, name, x.shape, x.size, root)
@@ -275,6 +224,13 @@ class MpiEngine:
                     self._move(header, source, result, deadline)
         self._counts[0] += 1
         self._counts[1] += x.nbytes
+
+    all_sum = partialmethod(_collective, "all_sum")
+    all_max = partialmethod(_collective, "all_max")
+    all_min = partialmethod(_collective, "all_min")
+    all_gather = partialmethod(_collective, "all_gather")
+    sum_scatter = partialmethod(_collective, "sum_scatter")
+    all_to_all = partialmethod(_collective, "all_to_all")
 
     def _finish_inline(self, op: str, name: str, values: Array, result: Array, root: int) -> None:
         """Compute the result from the arrays that came with the headers."""

@@ -191,7 +191,7 @@ class Pairs:
         self.received = [0] * size
         self._outbox: list[deque[_PendingSend]] = [deque() for _ in range(size)]
 
-    def send(self, header: bytes, x: Array, dst: int, wait: Wait, max_count: int) -> None:
+    def send(self, header: bytes, x: Array, dst: int, wait: Wait) -> None:
         """Send; return when ``x`` may be changed."""
         box = self._outbox[dst]
         is_small = x.nbytes <= BUFFERED_NBYTES
@@ -200,8 +200,7 @@ class Pairs:
         announced = np.frombuffer(header, np.uint8)
         requests = [self._comm.Isend([announced, self._mpi.BYTE], dst, _HEADER_TAG)]
         requests += [
-            self._comm.Isend([part, self._mpi.BYTE], dst, _ARRAY_TAG)
-            for part in _parts(x, max_count)
+            self._comm.Isend([part, self._mpi.BYTE], dst, _ARRAY_TAG) for part in _parts(x)
         ]
         box.append(_PendingSend(requests, x.nbytes, (announced, x)))
 
@@ -225,9 +224,9 @@ class Pairs:
             raise
         return came.tobytes()
 
-    def receive(self, out: Array, src: int, wait: Wait, max_count: int) -> None:
+    def receive(self, out: Array, src: int, wait: Wait) -> None:
         """Receive the array that the header announced."""
-        for part in _parts(out, max_count):
+        for part in _parts(out):
             request = self._comm.Irecv([part, self._mpi.BYTE], src, _ARRAY_TAG)
             wait(request.Test, part.nbytes)
 
@@ -239,6 +238,6 @@ class Pairs:
         return not any(self._outbox)
 
 
-def _parts(array: Array, max_count: int) -> list[Array]:
+def _parts(array: Array) -> list[Array]:
     data = array.view(np.uint8)
-    return [data[start : start + max_count] for start in range(0, data.size, max_count)]
+    return [data[start : start + MAX_COUNT] for start in range(0, data.size, MAX_COUNT)]

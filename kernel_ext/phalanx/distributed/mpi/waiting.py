@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from phalanx import _native
 from phalanx.errors import CollectiveTimeout
@@ -19,6 +19,9 @@ from phalanx.errors import CollectiveTimeout
 from ..control import Deadline
 from .wire import Header, describe_mismatch
 from .world import AbortedError, MpiWorld, Reason, wait_until
+
+if TYPE_CHECKING:
+    from .engine import MpiEngine
 
 _NOTIFY_AFTER_S = 0.05  # waiting time after which a rank tells the others where it waits
 _ANSWER_S = 0.15  # after a deadline: time for the waiting ranks' messages to arrive
@@ -41,13 +44,6 @@ def late_behind(rank: int, op: str, deadline: Deadline) -> str:
     )
 
 
-class _Ending(Protocol):
-    """Interface of a group that can end its epoch."""
-
-    def abort(self, kind: int, culprit: int, message: str) -> bool: ...
-    def check_process(self) -> None: ...
-
-
 class MpiWork:
     """A collective queued on a `Worker`; its deadline counts from submission.
 
@@ -57,7 +53,7 @@ class MpiWork:
     """
 
     def __init__(
-        self, op: str, run: partial[None], deadline: Deadline, engine: _Ending, rank: int
+        self, op: str, run: partial[None], deadline: Deadline, engine: MpiEngine, rank: int
     ) -> None:
         self._op = op
         self._run: partial[None] | None = run
@@ -75,13 +71,7 @@ class MpiWork:
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the operation is complete; may be called again.
 
-        Raises
-        ------
-        CollectiveTimeout
-            This wait timed out and the operation goes on; or the operation timed out, and the
-            epoch is over.
-        DistributedError
-            The error of the operation; or this process is a fork, without the worker thread.
+        After a `CollectiveTimeout` of this wait alone the operation goes on.
         """
         limit = Deadline(timeout)
         if not self.done:

@@ -1,10 +1,9 @@
-"""Headers of operations, checks of arguments, and reductions by numpy.
+"""Headers of operations, and reductions by numpy.
 
 MPI has no half precision, drops NaN in max and min, and has no order for complex numbers. `fold`
 does such reductions, in rank order. MPI does the others (`native`).
 
-The error texts are those of the native engine (native/collectives/operation/op.cpp,
-native/binding/bind_group.cpp) and of MLX.
+The error texts are those of the native engine (native/collectives/operation/op.cpp).
 """
 
 from __future__ import annotations
@@ -46,24 +45,6 @@ HEADER_NBYTES = _LAYOUT.size
 COLLECTIVES = (
     "all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "all_to_all", "broadcast",
 )  # fmt: skip
-
-
-def name_of(array: Array, dtype: str) -> str:
-    """Return the dtype name of an array, or ``dtype`` if given.
-
-    Raises
-    ------
-    TypeError
-        The dtype is unknown, or its item size differs from the array's.
-    """
-    name = dtype or array.dtype.name
-    if name not in DTYPES:
-        msg = f"dtype {name} is not supported"
-        raise TypeError(msg)
-    if _storage(name).itemsize != array.dtype.itemsize:
-        msg = f"the array's items have {array.dtype.itemsize} bytes, those of {name} do not"
-        raise TypeError(msg)
-    return name
 
 
 def _storage(name: str) -> np.dtype[Any]:
@@ -176,10 +157,7 @@ class Header:
     def unpack(cls, data: bytes) -> Header:
         """Decode the header of another rank.
 
-        Raises
-        ------
-        ValueError
-            The bytes are not a header.
+        Raises `ValueError`: the bytes are not a header.
         """
         magic, channel, epoch, seq, count, _, kind, dtype, ndim, root, _, *dims = _LAYOUT.unpack(
             data
@@ -230,56 +208,3 @@ def describe_mismatch(members: Sequence[int], headers: Sequence[bytes]) -> str:
         text = f"rank {member}: {mine} met rank {members[0]}: {other}"
         return text + ("; they are of different groups" if mine.channel != other.channel else "")
     return ""
-
-
-def check_root(root: int, size: int) -> None:
-    """Raise if the root is not a rank."""
-    if not 0 <= root < size:
-        msg = f"root {root} is not a rank of this group of {size}"
-        raise ValueError(msg)
-
-
-def check_peer(op: str, peer: int, rank: int, size: int) -> None:
-    """Raise if the peer is not another rank."""
-    if size == 1:
-        where = "send to" if op == "send" else "recv from"
-        msg = f"Cannot {where} a singleton group"
-    elif not 0 <= peer < size:
-        what = "destination" if op == "send" else "source"
-        msg = f"Invalid {what}={peer} for a group of size {size}"
-    elif peer == rank:
-        msg = f"rank {rank} cannot {'send to' if op == 'send' else 'receive from'} itself"
-    else:
-        return
-    raise ValueError(msg)
-
-
-def check_arrays(
-    op: str, x: Array, out: Array, name: str, out_name: str, rank: int, size: int
-) -> None:
-    """Raise if the arrays do not fit the operation."""
-    if op not in COLLECTIVES:
-        msg = f"there is no operation '{op}'; there are: {', '.join(COLLECTIVES)}"
-        raise ValueError(msg)
-    for array, what in ((x, "x"), (out, "out")):
-        if not (array.flags.c_contiguous and array.flags.aligned):
-            msg = f"{what} must be C-contiguous and aligned"
-            raise ValueError(msg)
-    if not out.flags.writeable:
-        msg = "out must be writeable"
-        raise ValueError(msg)
-    if name != out_name:
-        msg = f"out has dtype {out_name}, x has {name}"
-        raise TypeError(msg)
-    if op in {"sum_scatter", "all_to_all"} and x.size % size:
-        msg = f"x has {x.size} elements, which {size} ranks cannot share"
-        raise ValueError(msg)
-    needed = {"all_gather": x.size * size, "sum_scatter": x.size // size}.get(op, x.size)
-    if out.size != needed:
-        msg = f"out has {out.size} elements; {needed} are needed"
-        raise ValueError(msg)
-    own = x.nbytes * rank if op == "all_gather" else 0
-    is_same = op != "sum_scatter" and x.ctypes.data == out.ctypes.data + own
-    if not is_same and np.may_share_memory(x, out):
-        msg = "x and out overlap; they must be the same memory or apart"
-        raise ValueError(msg)

@@ -18,7 +18,7 @@ from phalanx.errors import DistributedError
 
 from ..control import Deadline, call_seconds
 from ..group.group import Group
-from .collectives import collective, group_or_world, root_of
+from .run_collective import collective, group_or_world, root_of
 from .sealed import NONCE_NBYTES, SEAL_NBYTES, Seals, refuse, sealing_key
 
 if TYPE_CHECKING:

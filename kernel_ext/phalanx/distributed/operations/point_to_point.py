@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 
 from phalanx._native import fast_path
 
-from ..arrays.checks import as_source, check_stream, like_dtype, target_of
+from ..arrays.arguments import as_source, check_stream, like_dtype, target_of
 from ..arrays.frameworks import ResultMemory, is_mlx, is_mlx_dtype, on_stream, with_gradient
 from ..control import call_seconds
 from ..group.group import Group
-from .collectives import group_or_world, rank_number
+from .run_collective import group_or_world, rank_number
 
 _T = TypeVar("_T")
 

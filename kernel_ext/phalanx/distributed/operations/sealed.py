@@ -26,8 +26,8 @@ from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
 from ..world_spec import WorldSpec
-from .collectives import group_or_world
 from .point_to_point import recv, send
+from .run_collective import group_or_world
 
 if TYPE_CHECKING:
     from ..group.group import Group
@@ -66,7 +66,7 @@ class Seals:
 
     Examples
     --------
-    >>> from phalanx.distributed.bootstrap.epoch import group_of_one
+    >>> from phalanx.distributed.group.epoch import group_of_one
     >>> spec = group_of_one()._spec
     >>> seals = Seals(bytes(32), spec, b"of each rank")
     >>> seal = seals.make(3, 0, b"data")
@@ -115,8 +115,8 @@ class SealedPair:
     key.
     """
 
-    def __init__(self, peer: int, op: str, *, group: Group | None = None) -> None:
-        self._group = group = group_or_world(group)
+    def __init__(self, peer: int, op: str) -> None:
+        self._group = group = group_or_world(None)
         self._peer = peer
         self._op = op
         self._n_sent = self._n_received = 0
@@ -145,10 +145,7 @@ class SealedPair:
     def recv(self) -> memoryview:
         """Receive the next message of the peer into new, writable memory.
 
-        Raises
-        ------
-        DistributedError
-            The message was altered in transit; the epoch is over.
+        Raises `DistributedError`: the message was altered in transit; the epoch is over.
         """
         head = recv((_HEAD.size,), np.uint8, self._peer, group=self._group)
         nbytes, seal = _HEAD.unpack(head)

@@ -19,7 +19,8 @@ from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from phalanx.distributed.bootstrap.init import init
-from phalanx.distributed.operations.collectives import all_gather, sum_scatter
+from phalanx.distributed.operations.exchanges import all_gather
+from phalanx.distributed.operations.reductions import sum_scatter
 from phalanx.errors import NotSupported
 
 from ..gradients import agree, group_of_mlx

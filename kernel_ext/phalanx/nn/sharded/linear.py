@@ -21,7 +21,7 @@ from mlx.utils import tree_map_with_path
 
 from phalanx.distributed.bootstrap.init import init
 from phalanx.distributed.group.group import Group
-from phalanx.distributed.operations.collectives import all_sum
+from phalanx.distributed.operations.reductions import all_sum
 
 from ..gradients import group_of_mlx, sum_gradients
 

@@ -16,7 +16,7 @@ from distributed.operations.contract import DTYPES
 from support.runs.tiers import each_with_first
 
 import phalanx as px
-from phalanx.distributed.arrays.checks import as_source
+from phalanx.distributed.arrays.arguments import as_source
 
 OPERATIONS = [px.all_sum, px.all_max, px.all_gather, px.sum_scatter, px.all_to_all, px.broadcast]
 FLOAT32_FIRST = sorted(DTYPES, key=lambda name: name != "float32")

@@ -11,7 +11,7 @@ from distributed.operations.contract import DTYPES, dtype_of
 from support.runs.tiers import each_with_first
 
 import phalanx as px
-from phalanx.distributed.arrays.checks import as_source, like_dtype, target_of
+from phalanx.distributed.arrays.arguments import as_source, like_dtype, target_of
 
 OPERATIONS = [px.all_sum, px.all_max, px.all_gather, px.sum_scatter, px.all_to_all, px.broadcast]
 FLOAT32_FIRST = sorted(DTYPES, key=lambda name: name != "float32")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from phalanx.distributed.bootstrap.mpi import read_key
+from phalanx.distributed.bootstrap.mpirun import read_key
 from phalanx.errors import DistributedError
 
 SECRET = b"correct horse battery staple"

@@ -12,8 +12,7 @@ import pytest
 from support.promise import PATIENCE_S
 
 from phalanx import _native
-from phalanx.distributed.connect.rendezvous import ChannelRendezvous, Rendezvous
-from phalanx.distributed.group.splits import GroupRendezvous
+from phalanx.distributed.connect.rendezvous import ChannelRendezvous, GroupRendezvous, Rendezvous
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import (
     Channel,

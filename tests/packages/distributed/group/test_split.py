@@ -13,9 +13,9 @@ from support.runs.tiers import deep, deep_but
 
 import phalanx as px
 from phalanx import _native
-from phalanx.distributed.bootstrap.epoch import group_of_one
 from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose
 from phalanx.distributed.control import Deadline
+from phalanx.distributed.group.epoch import group_of_one
 from phalanx.distributed.group.registry import GroupRegistry
 from phalanx.distributed.world_spec import MappedHostMemory
 

@@ -178,6 +178,13 @@ def forked() -> None:
     group.barrier(timeout=20)
 
 
+def barrier_submitted() -> None:
+    """A barrier can be submitted, as torch's adapter does."""
+    works = [px.init()._engine.submit("barrier", None, None) for _ in range(2)]
+    for work in works:
+        work.wait(timeout=20)
+
+
 def forked_waiting() -> None:
     """A work that was submitted before a fork is refused in the child, which has no such thread."""
     group = px.init()

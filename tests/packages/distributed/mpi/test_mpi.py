@@ -23,7 +23,7 @@ from support.promise import within
 from support.runs.tiers import deep
 
 import phalanx as px
-from phalanx.distributed.arrays.checks import invalidate_output
+from phalanx.distributed.arrays.arguments import invalidate_output
 from phalanx.distributed.control import Deadline
 from phalanx.distributed.mpi.waiting import MpiWork
 from phalanx.distributed.mpi.wire import DTYPES, Header, describe_mismatch, fold

@@ -213,7 +213,9 @@ def test_splits_that_are_garbage_are_closed(pair):
 # Forks, threads, and the end
 
 
-@pytest.mark.parametrize("cell", ["forked", "forked_waiting", "closed_as_submitted"])
+@pytest.mark.parametrize(
+    "cell", ["forked", "forked_waiting", "closed_as_submitted", "barrier_submitted"]
+)
 def test_forks_and_threads_do_no_harm(pair, cell):
     pair.run(getattr(mpi_cells, cell))
 

@@ -8,7 +8,7 @@ import pytest
 from distributed.operations.contract import DTYPES, dtype_of
 
 import phalanx as px
-from phalanx.distributed.arrays.checks import as_source
+from phalanx.distributed.arrays.arguments import as_source
 
 OPERATIONS = [
     px.all_sum,

@@ -16,7 +16,7 @@ from distributed.operations.contract import DTYPES, dtype_of
 import phalanx as px
 from phalanx._native import fast_path
 from phalanx.distributed.control import Deadline
-from phalanx.distributed.operations import collectives
+from phalanx.distributed.operations import run_collective
 
 KEEP_SHAPE = ["all_sum", "all_max", "all_min", "broadcast"]
 OPS = [*KEEP_SHAPE, "all_gather", "sum_scatter", "all_to_all"]
@@ -79,7 +79,7 @@ def test_an_interrupt_before_anything_is_begun_stays_what_it_is(monkeypatch, out
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(collectives, "fast_path", interrupted)
+    monkeypatch.setattr(run_collective, "fast_path", interrupted)
     before = [*out]
     with pytest.raises(KeyboardInterrupt):
         px.all_sum(np.ones(6)[::2], out=out)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from distributed.cells import object_cells
 
-from phalanx.distributed.bootstrap.epoch import group_of_one
+from phalanx.distributed.group.epoch import group_of_one
 from phalanx.distributed.operations.sealed import SEAL_NBYTES, Seals
 
 # Also run by test_mpi_contract.

@@ -11,7 +11,7 @@ SITE = "/venv/lib/python3.11/site-packages/"
 STDLIB = "/usr/lib/python3.11/"
 CELL, OLD = "<cell 57295dad>", "<cell 65adf98a>"
 
-OP = (Frame(_OWN + "distributed/operations/collectives.py", 70, "collective"),)
+OP = (Frame(_OWN + "distributed/operations/run_collective.py", 70, "collective"),)
 ASKING = (
     Frame(STDLIB + "threading.py", 327, "wait"),
     Frame(_OWN + "rank/input.py", 70, "next_line"),

@@ -191,11 +191,8 @@ def _introduce(
 def read_key(path: str) -> bytes:
     """Read a key file; ignore white space around the contents.
 
-    Raises
-    ------
-    DistributedError
-        The file cannot be read, is not a regular file, belongs to another user, may be read by
-        other users, or is too short. The error text never holds the contents.
+    Raises `DistributedError`: the file cannot be read, is not a regular file, belongs to another
+    user, may be read by other users, or is too short. The error text never holds the contents.
     """
     try:
         # O_NONBLOCK: opening a named pipe must not block. The checks use the descriptor that

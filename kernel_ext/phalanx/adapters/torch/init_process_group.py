@@ -28,12 +28,8 @@ def meet(
     Every rank calls this. ``is_default``: no backend was named, so ours is chosen in a rank of
     Phalanx without accelerator, and torch's choice stands in any other process.
 
-    Raises
-    ------
-    NotConfigured
-        Variables name several ranks, and no supervisor started this process.
-    ValueError
-        The caller gave another rank or size than those of the world.
+    Raises `NotConfigured`: variables name several ranks, and no supervisor started this process.
+    Raises `ValueError`: the caller gave another rank or size than those of the world.
     """
     if is_default:
         if not is_supervised() or torch._C._get_accelerator().type != "cpu":
@@ -48,10 +44,7 @@ def meet(
 def join() -> Group:
     """Join the world; alone, return a group of one.
 
-    Raises
-    ------
-    NotConfigured
-        Variables name several ranks, and no supervisor started this process.
+    Raises `NotConfigured`: variables name several ranks, and no supervisor started this process.
     """
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     return init(strict=several and not is_supervised())

@@ -57,14 +57,9 @@ def as_source(op: str, x: object, *, addends: int = 1) -> Source:
     ``addends`` is the number of such values that will be summed. A Python int has no width, so
     ``addends`` times the int must fit into int64.
 
-    Raises
-    ------
-    ValueError
-        ``x`` is neither an array nor a number.
-    NotSupported
-        The result would lose or misread the subclass, byte order, dtype or device of ``x``.
-    OverflowError
-        A Python int does not fit into int64.
+    Raises `ValueError`: ``x`` is neither an array nor a number. Raises `NotSupported`: the result
+    would lose or misread the subclass, byte order, dtype or device of ``x``. Raises
+    `OverflowError`: a Python int does not fit into int64.
     """
     like: Like
     if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
@@ -191,12 +186,8 @@ def target_of(op: str, out: object, shape: tuple[int, ...], source: Source) -> R
 
     If the operation keeps the shape, ``out`` may be the source.
 
-    Raises
-    ------
-    TypeError
-        ``out`` is not an array that can be written to.
-    ValueError
-        Shape, dtype, layout or memory of ``out`` do not fit.
+    Raises `TypeError`: ``out`` is not an array that can be written to. Raises `ValueError`: shape,
+    dtype, layout or memory of ``out`` do not fit.
     """
     (array, dtype), adapter = _writable(op, out)
     x = source.array

@@ -16,7 +16,8 @@ from phalanx.errors import CollectiveTimeout
 
 from ..connect.rendezvous import Rendezvous, name_ranks
 from ..control import Deadline
-from ..group.formation import (
+from ..world_spec import MappedHostMemory, WorldSpec
+from .formation import (
     CONNECT_LIMIT_S,
     Formed,
     Part,
@@ -25,9 +26,8 @@ from ..group.formation import (
     gather_problems,
     try_part,
 )
-from ..group.group import Group
-from ..group.registry import ADAPTERS, GroupRegistry, Report
-from ..world_spec import MappedHostMemory, WorldSpec
+from .group import Group
+from .registry import ADAPTERS, GroupRegistry, Report
 
 _log = logging.getLogger(__name__)
 
@@ -87,9 +87,7 @@ def next_epoch(
             {member: its.splits for member, its in zip(spec.members, arrivals, strict=True)}
         )
         every_rank = Part(0, 0, tuple(range(spec.size)))
-        world = form_part(meeting, spec, [every_rank], registry, None, deadline.remaining())
-        assert world is not None
-        formed[0] = world
+        formed |= form_part(meeting, spec, [every_rank], registry, None, deadline.remaining())
         problems = _form_splits(standing, formed, meeting, spec, registry, deadline)
         problems = gather_problems(meeting, spec, problems, deadline.remaining())
     except BaseException as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from phalanx.distributed.group.engine import Engine, EngineWork
+from phalanx.distributed.group.work import Engine, EngineWork
 from phalanx.errors import DistributedError, NotSupported
 
 from .tensors import is_row, overlap, row_for, view
@@ -84,10 +84,7 @@ class TorchCall:
 
         First the ranks exchange how many elements each has. Then every rank gets all elements.
 
-        Raises
-        ------
-        NotSupported
-            Another reduction than SUM and AVG, or another layout than COO.
+        Raises `NotSupported`: another reduction than SUM and AVG, or another layout than COO.
         """
         if tensor.layout is not torch.sparse_coo or not any(
             reduce_op == known for known in (ReduceOp.SUM, ReduceOp.AVG)
