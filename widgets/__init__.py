@@ -10,13 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .frames.bandwidth import Asked, SweepRequest
-from .frames.rates import uses_of
 from .stills.bandwidth import bandwidth
 from .stills.monitor import monitor
-from .stills.plan import planned
 from .stills.svg import StillPicture
-from .stills.topology import Observations, topology
+from .stills.topology import Observations, planned, topology
 from .stills.topology import Observations as Seen  # the name until 2026-11
+from .text.operations import uses_of
 from .text.tables import (
     HEADER,
     format_measurement,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from statistics import median
 from typing import Literal
 
 import msgspec
 
-from phalanx.protocol import LinkMeasurement, WorldTopology
+from phalanx.protocol import LinkInfo, LinkMeasurement, WorldTopology
 
-from ..text.world import count, say_ms
+from ..text.world import count, dead_ranks, say_ms
 
 # A link is slow if its bandwidth is half the median of its kind, or if its latency is three times
 # the median and 500 µs above it. Waking a process on a busy machine can take that long.
@@ -28,65 +29,43 @@ class LinkFrame(msgspec.Struct, frozen=True):
     words: str
 
 
-def judge(links: Sequence[LinkMeasurement], t: WorldTopology) -> tuple[LinkFrame, ...]:
+def judge(links: Iterable[LinkMeasurement], t: WorldTopology) -> tuple[LinkFrame, ...]:
     """Judge each link against the others of its kind.
 
-    The kinds are shared memory and tcp. Links of dead ranks are broken, measured or not. The median
-    is computed once per kind, as there are as many links as pairs of ranks.
+    The kinds are shared memory and tcp. Links of dead ranks are broken, measured or not. A widget
+    asks several times a second, so the last results are kept.
     """
-    kinds = {(link.a, link.b): link.transport for link in t.links}
-    dead = _dead(t)
+    return _judge(tuple(links), t.links, dead_ranks(t))
+
+
+@lru_cache(maxsize=4)
+def _judge(
+    links: tuple[LinkMeasurement, ...], paths: tuple[LinkInfo, ...], dead: frozenset[int]
+) -> tuple[LinkFrame, ...]:
+    kinds = {(path.a, path.b): path.transport for path in paths}
     by_kind: dict[str, list[LinkMeasurement]] = defaultdict(list)
     for link in links:
         by_kind[kinds.get((link.a, link.b), "")].append(link)
+    # Once per kind, as there are as many links as pairs of ranks.
     usual = {
         kind: (median(one.gbs for one in alike), median(one.latency_us for one in alike))
         for kind, alike in by_kind.items()
         if len(alike) >= _FEWEST
     }
-    measured = tuple(
-        _judged(link, usual.get(kinds.get((link.a, link.b), "")), {link.a, link.b} & dead)
+    measured = {
+        (link.a, link.b): _judged(link, usual.get(kinds.get((link.a, link.b), "")))
         for link in links
-    )
-    known = {(link.a, link.b) for link in links}
-    lost = tuple(
-        LinkFrame(a, b, "broken", _say_dead({a, b} & dead))
-        for a, b in kinds
-        if (a, b) not in known and {a, b} & dead
-    )
-    return measured + lost
+    }
+    lost = {
+        (a, b): LinkFrame(a, b, "broken", f"broken: rank {min({a, b} & dead)} is dead")
+        for a, b in (*measured, *kinds)
+        if {a, b} & dead
+    }
+    return tuple((measured | lost).values())
 
 
-class LinkClassifier:
-    """Caches `judge` until the measurements, links or dead ranks change.
-
-    A widget polls several times a second.
-    """
-
-    def __init__(self) -> None:
-        self._of: tuple[object, ...] = ()
-        self._frames: tuple[LinkFrame, ...] = ()
-
-    def take(self, links: Sequence[LinkMeasurement], t: WorldTopology) -> tuple[LinkFrame, ...]:
-        """Return the result of `judge`."""
-        of = (tuple(links), t.links, _dead(t))
-        if of != self._of:
-            self._of, self._frames = of, judge(links, t)
-        return self._frames
-
-
-def _dead(t: WorldTopology) -> set[int]:
-    return {rank.rank for rank in t.ranks if rank.state == "dead"}
-
-
-def _say_dead(dead: set[int]) -> str:
-    return f"broken: rank {min(dead)} is dead"
-
-
-def _judged(link: LinkMeasurement, usual: tuple[float, float] | None, dead: set[int]) -> LinkFrame:
+def _judged(link: LinkMeasurement, usual: tuple[float, float] | None) -> LinkFrame:
     said = f"{say_ms(link.latency_us / 1e3)}, {link.gbs:.3g} GB/s"
-    if dead:
-        return LinkFrame(link.a, link.b, "broken", _say_dead(dead))
     if link.n_wrong:
         words = f"broken: {count(link.n_wrong, 'byte')} came back wrong; {said}"
         return LinkFrame(link.a, link.b, "broken", words)

@@ -6,19 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 
 import msgspec
-import numpy as np
 
 from phalanx.protocol import RankSample, Samples
-from phalanx.workspace import Trace
 
-from ..text.tables import format_size
-
-RATE_NS = (
-    1_000_000_000  # averaging time of the rates: a person can still read them while they change
-)
+RATE_NS = 1_000_000_000  # averaging time: a person can still read the rates while they change
 KEPT_NS = 10_000_000_000
-
-LATELY_NS = 10_000_000_000  # used "now" means within this time, the length of a monitor lane
 
 
 class LinkRate(msgspec.Struct, frozen=True, array_like=True):
@@ -118,90 +110,3 @@ def _rank(now: RankSample, then: RankSample, seconds: float) -> RankRate:
         arena=_three((now.arena_nbytes - then.arena_nbytes) / seconds),
         sent=_three((sent(now) - sent(then)) / seconds),
     )
-
-
-class UseFrame(msgspec.Struct, frozen=True, array_like=True):
-    """As `phalanx.protocol.Use`, for all ranks.
-
-    ``is_now``: used within `LATELY_NS`.
-    """
-
-    op: str
-    algorithm: str
-    low: int
-    high: int
-    is_split: bool
-    is_now: bool
-
-
-class AlgorithmUsage:
-    """Algorithms and message sizes of operations since the polling started.
-
-    A new epoch clears them, as ranks or links are new. Their number is bounded by the numbers of
-    operations and algorithms of the engine.
-    """
-
-    def __init__(self) -> None:
-        self._epoch = 0
-        self._now_ns = 0
-        self._seen: dict[tuple[str, str, bool], tuple[int, int, int]] = {}
-
-    def take(self, samples: Iterable[Samples]) -> None:
-        """Add new samples."""
-        for sample in samples:
-            if sample.epoch != self._epoch:
-                self._epoch = sample.epoch
-                self._seen.clear()
-            self._now_ns = sample.now_ns
-            for its in sample.ranks:
-                for use in its.uses:
-                    key = (use.op, use.algorithm, use.is_split)
-                    low, high, _ = self._seen.get(key, (use.low, use.high, 0))
-                    self._seen[key] = (min(low, use.low), max(high, use.high), sample.now_ns)
-
-    def frames(self, later_ns: int = 0) -> tuple[UseFrame, ...]:
-        """Return the uses, ordered by operation and size.
-
-        ``later_ns`` is the time since the last sample.
-        """
-        lately_ns = self._now_ns + later_ns - LATELY_NS
-        return tuple(
-            UseFrame(op, algorithm, low, high, is_split, at_ns > lately_ns)
-            for (op, algorithm, is_split), (low, high, at_ns) in sorted(
-                self._seen.items(), key=lambda its: (its[0][0], its[0][2], its[1])
-            )
-        )
-
-
-def uses_of(trace: Trace) -> tuple[UseFrame, ...]:
-    """Return the uses from the flight recorders, without polling."""
-    records = trace.records[trace.records["algorithm"] != ""]
-    if not len(records):
-        return ()
-    split = np.where(records["group"] != 0, "split", "")
-    ways, which = np.unique(
-        np.stack([records["op"], split, records["algorithm"]], axis=1), axis=0, return_inverse=True
-    )
-    found = []
-    for at, (op, of, algorithm) in enumerate(ways.tolist()):
-        its = records[which.ravel() == at]
-        is_now = int(its["entered_ns"].max()) > trace.now_ns - LATELY_NS
-        low, high = int(its["bytes"].min()), int(its["bytes"].max())
-        found.append(UseFrame(op, algorithm, low, high, is_split=bool(of), is_now=is_now))
-    return tuple(found)
-
-
-def say_use(use: UseFrame) -> str:
-    """Describe one use: all_sum of 1 MiB to 4 MiB: ring.
-
-    Examples
-    --------
-    >>> say_use(UseFrame("all_sum", "staged+ring", 8, 8, is_split=True, is_now=False))
-    'all_sum in a split of 8 B: staged on each host, ring between hosts (earlier)'
-    """
-    sizes = f" of {format_size(use.low)}" if use.high else ""
-    sizes += f" to {format_size(use.high)}" if use.high > use.low else ""
-    here, _, between = use.algorithm.partition("+")
-    way = f"{here} on each host, {between} between hosts" if between else here
-    split, when = " in a split" if use.is_split else "", "" if use.is_now else " (earlier)"
-    return f"{use.op}{split}{sizes}: {way}{when}"

@@ -84,7 +84,7 @@ class Bandwidth(LiveWidget):
         """Check the request and make a new sweep; `follow` runs it."""
         with self._looking:
             before = self._sweep
-            if before is not None and before.progress.state in ("waiting", "measuring"):
+            if before is not None and _is_under_way(before):
                 msg = "this sweep is not over yet; stop it first"
                 raise DistributedError(msg)
             sweep = self._workspace.bench(
@@ -124,7 +124,7 @@ class Bandwidth(LiveWidget):
 
     # -- methods of `LiveWidget` ------------------------------------------------------------------
 
-    def _poll(self, workspace: Workspace, _number: int) -> WorldTopology | None:
+    def _poll(self, workspace: Workspace) -> WorldTopology | None:
         # Only to learn why the ranks are gone, or whether they are free again.
         is_needed = self._waits_for_ranks or not workspace.is_running
         return workspace.topology() if is_needed else None
@@ -188,17 +188,13 @@ class Bandwidth(LiveWidget):
 
     def still(self) -> StillPicture:
         """Return a picture of the measurements so far."""
-        run, earlier = self.still_basis()
+        run = self.run
         if run is None:
             return bandwidth([])
-        return bandwidth(run.points, limits=run.limits, earlier=earlier)
-
-    def still_basis(self) -> tuple[SweepRun | None, tuple[SweepRun, ...]]:
-        """Return the sweep and the earlier ones; see `LiveWidget.still_basis`."""
-        run = self.run
         with self._looking:
             earlier = self._runs if self._sweep is not None else self._runs[:-1]
-        return run, tuple(one for one in earlier if run is not None and one.op == run.op)
+        same = [one for one in earlier if one.op == run.op]
+        return bandwidth(run.points, limits=run.limits, earlier=same)
 
     def close(self) -> None:
         """Remove the widget from the page and stop its sweep."""
@@ -206,9 +202,13 @@ class Bandwidth(LiveWidget):
             return  # `__init__` failed early
         with self._looking:
             sweep = self._sweep
-        if sweep is not None and sweep.progress.state in ("waiting", "measuring"):
+        if sweep is not None and _is_under_way(sweep):
             sweep.stop()
         super().close()
+
+
+def _is_under_way(sweep: Sweep) -> bool:
+    return sweep.progress.state in ("waiting", "measuring")
 
 
 def _are_idle(t: WorldTopology) -> bool:

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import traitlets
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import RankInfo, WorldTopology
-from phalanx.workspace import SampleView, Workspace, say_trace
+from phalanx.protocol import WorldTopology
+from phalanx.workspace import SampleView, Trace, Workspace, say_trace
 
 from ..frames.monitor import (
     KERNEL_BUSY,
@@ -27,8 +26,8 @@ from ..frames.monitor import (
 )
 from ..frames.topology import world_of
 from ..stills.monitor import monitor
-from ..stills.svg import StillPicture, with_alarm
-from .widget import STATIC, LiveWidget
+from ..stills.svg import StillPicture
+from .widget import STATIC, WorldWidget
 
 LATE_S = 1.0  # polls come every 0.2 s; after one later than this, its reason explains missing data
 SILENT_S = 3.0  # a working supervisor sends samples three times a second
@@ -40,7 +39,7 @@ RUNNING = -1  # the number of a cell that has not ended
 MOST_NUMBERS = 256  # cells of the notebook that a lane can link to
 
 
-class Monitor(LiveWidget):
+class Monitor(WorldWidget):
     """Live lanes of a workspace's ranks, with late ranks named.
 
     Parameters
@@ -69,28 +68,19 @@ class Monitor(LiveWidget):
     _esm = STATIC / "monitor.js"
     _css = STATIC / "monitor.css"
 
-    world = traitlets.Bytes(b"").tag(sync=True)
-
     def _prepare(self) -> None:
+        super()._prepare()
         self._numbers: deque[tuple[int, int]] = deque(maxlen=MOST_NUMBERS)
-        self._kept: deque[bytes] = deque(maxlen=KEPT_FRAMES)
+        self._kept: deque[bytes] = deque()
         self._kept_nbytes = 0
         self._has_paused = False
         self._why_none = SUPERVISOR_BUSY  # why there is no sample since the last one
         self._came_s = self._polled_s = time.monotonic()
-        self._seen = self._workspace.topology()
         self._last = MonitorFrame("live", "", 0.0, 0, self._seen.epoch)
         self._still = monitor(self._workspace.trace(), self._seen)
 
-    @property
-    def number(self) -> int:
-        return self._lanes.number
-
-    def _first_poll(self, workspace: Workspace) -> WorldTopology:
-        return workspace.topology()
-
-    def _poll(self, workspace: Workspace, number: int) -> SampleView:
-        return workspace.samples(number)
+    def _poll(self, workspace: Workspace) -> SampleView:
+        return workspace.samples(self._lanes.number)
 
     def _begin(self, found: WorldTopology | DistributedError) -> None:
         self._came_s = time.monotonic()
@@ -163,14 +153,11 @@ class Monitor(LiveWidget):
     def _show_frame(self, frame: MonitorFrame) -> None:
         if self._publish(frame) and frame.status == "live" and frame.number:
             self._keep(self.frame)
-        self._keep_who_lives(frame)
 
     def _keep(self, encoded: bytes) -> None:
-        if len(self._kept) == KEPT_FRAMES:
-            self._kept_nbytes -= len(self._kept.popleft())
         self._kept.append(encoded)
         self._kept_nbytes += len(encoded)
-        while self._kept_nbytes > KEPT_NBYTES:
+        while len(self._kept) > KEPT_FRAMES or self._kept_nbytes > KEPT_NBYTES:
             self._kept_nbytes -= len(self._kept.popleft())
 
     # -- requests --------------------------------------------------------------------------------
@@ -194,36 +181,10 @@ class Monitor(LiveWidget):
             said += f"; %distributed trace {SAVED_AS} writes all {len(whole.records)}"
         return f"{said}\n{trace.to_json().decode()}"
 
-    def still(self) -> StillPicture:
-        """Return a picture of the ranks' last operations, or the last picture."""
-        try:
-            self._still = monitor(self._workspace.trace(), self._workspace.topology())
-        except DistributedError as error:
-            with self._looking:
-                why = self._why_absent(error)
-            return with_alarm(self._still, why) if why else self._still
+    def _picture(self, trace: Trace | None) -> StillPicture:
+        if trace is not None:
+            self._still = monitor(trace, self._seen)
         return self._still
-
-    def still_basis(self) -> object:
-        """Return data that cells and deaths change; see `LiveWidget.still_basis`.
-
-        It asks the supervisor only for the states of the ranks, as the recorders may have
-        megabytes. Operations that threads of an idle rank run appear in the next picture.
-        """
-        workspace = self._workspace
-        n_ended = workspace.n_ended  # first: later ends are not covered by this basis
-        try:
-            found = workspace.topology()
-        except DistributedError as error:
-            return str(error)  # no new data can come
-        if not all(_rests(its) for its in found.ranks):
-            return None
-        ranks = tuple((its.pid, its.state, its.detail) for its in found.ranks)
-        return found.name, found.epoch, ranks, n_ended, workspace.measured_links
-
-
-def _rests(rank: RankInfo) -> bool:
-    return rank.state == "dead" or (rank.state == "idle" and not rank.detail)
 
 
 def _is_other_world(found: WorldTopology, before: WorldTopology) -> bool:

@@ -26,86 +26,64 @@ class SavedSnapshot:
     data in the widget's output makes a front end rebuild the view; the text typed, the choice and
     the zoom of the user would be lost.
 
-    ``basis`` returns cheaply what the picture depends on. If the basis is unchanged, nothing is
-    drawn. None: unknown, so draw.
-
-    Any thread may call `ask`, which never raises. One thread at a time draws pictures, and it ends
-    when none is left to draw. It draws without the condition's lock; the lock guards all fields.
+    Any thread may call `ask`. One thread at a time draws, and at most one other waits for it.
+    `_lock` guards the fields; it is not held while drawing.
     """
 
-    def __init__(
-        self, draw: Callable[[], StillPicture], basis: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, draw: Callable[[], StillPicture]) -> None:
         self._draw = draw
-        self._basis = basis
-        self._changed = threading.Condition()
+        self._drawing = threading.Lock()
+        self._lock = threading.Lock()
         self._handle: DisplayHandle | None = None
         self._mark = ""
         self._shown: StillPicture | None = None
-        self._shown_basis: object = None
-        self._n_wanted = self._n_drawn = 0
-        self._is_forced = False
-        self._thread: threading.Thread | None = None
+        self._next: threading.Event | None = None  # set after a drawing that has not begun yet
 
     def show(self, picture: StillPicture, mark: str) -> None:
         """Display the picture here; all its outputs are updated together."""
-        with self._changed:
-            self._mark = mark
+        with self._lock:
+            self._mark, self._shown = mark, picture
             marked = self._marked(picture)
             if self._handle is None:
                 self._handle = display(marked, display_id=True)
             else:
                 self._handle.display(marked)
-            self._shown, self._shown_basis = picture, None
 
-    def ask(self, *, is_forced: bool = False) -> int:
-        """Request a new drawing; return a number for `wait`.
-
-        ``is_forced``: draw even if the basis is unchanged.
-        """
-        with self._changed:
+    def ask(self) -> threading.Event:
+        """Draw anew on another thread; return an event that is set afterwards."""
+        with self._lock:
+            if self._next is not None:
+                return self._next
+            drawn = threading.Event()
             if self._handle is None:
-                return 0
-            self._is_forced |= is_forced
-            self._n_wanted += 1
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="phalanx-still", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError:  # the limit of threads is reached
-                    self._n_wanted = self._n_drawn  # so that `wait` returns
-                    log.exception("a still picture could not be drawn anew")
-            return self._n_wanted
-
-    def wait(self, wanted: int, wait_s: float) -> None:
-        """Wait at most ``wait_s`` for a picture requested with `ask`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._n_drawn >= wanted, wait_s)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if self._n_drawn >= self._n_wanted:
-                    self._thread = None
-                    return
-                wanted, is_forced, self._is_forced = self._n_wanted, self._is_forced, False
+                drawn.set()
+                return drawn
+            thread = threading.Thread(
+                target=self._renew, args=(drawn,), name="phalanx-still", daemon=True
+            )
             try:
-                # Take the basis first: changes during the drawing may be missing in the picture.
-                basis = self._basis()
-                if is_forced or basis is None or basis != self._shown_basis:
-                    self._put(self._draw(), basis)
+                thread.start()
+                self._next = drawn
+            except RuntimeError:  # the limit of threads is reached
+                drawn.set()
+                log.exception("a still picture could not be drawn anew")
+            return drawn
+
+    def _renew(self, drawn: threading.Event) -> None:
+        with self._drawing:
+            with self._lock:
+                self._next = None  # what changes from now on may be missing in this drawing
+            try:
+                picture = self._draw()
+                with self._lock:
+                    if self._handle is not None and picture != self._shown:
+                        self._handle.update(self._marked(picture))
+                    self._shown = picture
             except Exception:
                 # The next drawing may succeed; the file keeps the old picture.
                 log.exception("a still picture could not be drawn anew")
-            with self._changed:
-                self._n_drawn = wanted
-                self._changed.notify_all()
-
-    def _put(self, picture: StillPicture, basis: object) -> None:
-        with self._changed:
-            if self._handle is not None and picture != self._shown:
-                self._handle.update(self._marked(picture))
-            self._shown, self._shown_basis = picture, basis
+            finally:
+                drawn.set()
 
     def _marked(self, picture: StillPicture) -> StillPicture:
         return replace(
@@ -113,8 +91,8 @@ class SavedSnapshot:
         )
 
 
-def renew_all(stills: Iterable[SavedSnapshot], wait_s: float, *, is_forced: bool = False) -> None:
+def renew_all(stills: Iterable[SavedSnapshot], wait_s: float) -> None:
     """Redraw all pictures in parallel; wait at most ``wait_s`` for all."""
     until_s = time.monotonic() + wait_s
-    for its, wanted in [(its, its.ask(is_forced=is_forced)) for its in stills]:
-        its.wait(wanted, max(0.0, until_s - time.monotonic()))
+    for drawn in [its.ask() for its in stills]:
+        drawn.wait(max(0.0, until_s - time.monotonic()))

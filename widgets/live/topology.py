@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,20 +14,21 @@ import traitlets
 
 from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import Samples, WorldTopology
-from phalanx.workspace import Workspace, say_replaced
+from phalanx.workspace import Trace, Workspace, say_replaced
 
-from ..frames.links import LinkClassifier, say_links
-from ..frames.rates import AlgorithmUsage, LinkRate, Rates
+from ..frames.links import judge, say_links
+from ..frames.rates import LinkRate, Rates
 from ..frames.topology import Timeline, world_of
-from ..stills.svg import StillPicture, with_alarm
+from ..stills.svg import StillPicture
 from ..stills.topology import Observations, topology
-from ..text.operations import say_operations
-from .widget import STATIC, LiveWidget
+from ..text.operations import UseFrame, say_operations, uses_of
+from ..text.world import dead_ranks
+from .widget import STATIC, WorldWidget
 
 NOW_S = 2.0  # rates cover the last second; samples come three times a second
 
 
-class Topology(LiveWidget):
+class Topology(WorldWidget):
     """Live view of a workspace's hosts, ranks and links.
 
     Parameters
@@ -54,28 +55,24 @@ class Topology(LiveWidget):
     _esm = STATIC / "topology.js"
     _css = STATIC / "topology.css"
 
-    world = traitlets.Bytes(b"").tag(sync=True)
     selected = traitlets.Int(-1).tag(sync=True)
     mode = traitlets.Enum(["", "tiles", "compact", "links"], "").tag(sync=True)
 
     def _prepare(self) -> None:
+        super()._prepare()
         self._timeline = Timeline()
-        self._judge = LinkClassifier()
-        self._seen = self._workspace.topology()
+        self._uses: tuple[UseFrame, ...] = ()
         self._last = self._timeline.take(self._seen, time.time())
 
-    @property
-    def number(self) -> int:
-        return self._rates.number
+    def _poll(self, workspace: Workspace) -> tuple[WorldTopology, Sequence[Samples]]:
+        return workspace.topology(), workspace.samples(self._rates.number).samples
 
-    def _poll(self, workspace: Workspace, number: int) -> tuple[WorldTopology, Sequence[Samples]]:
-        return workspace.topology(), workspace.samples(number).samples
-
-    def _begin(self, polled: Any) -> None:
+    def _begin(self, found: WorldTopology | DistributedError) -> None:
         self._rates = Rates()
-        self._in_use = AlgorithmUsage()
-        self._looked_s = self._sampled_s = 0.0
-        self._show(polled)
+        self._sampled_s = 0.0
+        self._show(found if isinstance(found, DistributedError) else (found, ()))
+        # The age of the first samples is unknown, as other clients requested them.
+        self._looked_s = 0.0
 
     def _show(self, polled: Any) -> None:
         now = time.time()
@@ -85,44 +82,31 @@ class Topology(LiveWidget):
                 frame = msgspec.structs.replace(frame, now=now)
         else:
             self._seen, samples = polled
-            self._take_samples(samples)
+            self._rates.take(samples)
+            if samples:  # they came after the last poll, which may be minutes ago
+                self._sampled_s = self._looked_s
+            self._looked_s = time.monotonic()
+            links, arena = self._moving()
+            progress = self._workspace.links_progress
             frame = msgspec.structs.replace(
                 self._timeline.take(self._seen, now),
-                links=self._moving(),
-                arena=self._moving_shared(),
-                measuring=self._measuring(),
+                links=links,
+                arena=arena,
+                measuring=progress.text if progress is not None else "",
             )
-        measured = self._judge.take(self._workspace.measured_links, self._seen)
         self._publish(frame)
+        measured = judge(self._workspace.measured_links, self._seen)
         self.world = msgspec.json.encode(world_of(self._seen, measured))
-        self._keep_who_lives(frame)
 
-    def _take_samples(self, samples: Sequence[Samples]) -> None:
-        looked_s, self._looked_s = self._looked_s, time.monotonic()
-        self._rates.take(samples)
-        self._in_use.take(samples)
-        if samples:  # they came after the last poll, which may be minutes ago
-            self._sampled_s = looked_s
-
-    def _is_of_now(self) -> bool:
-        return time.monotonic() < self._sampled_s + NOW_S
-
-    def _dead(self) -> set[int]:
-        return {rank.rank for rank in self._seen.ranks if rank.state == "dead"}
-
-    def _moving(self) -> tuple[LinkRate, ...]:
-        """Return the tcp links with traffic now, without links of dead ranks."""
-        if not self._is_of_now():
-            return ()
-        dead = self._dead()
-        return tuple(its for its in self._rates.links() if not {its.source, its.target} & dead)
-
-    def _moving_shared(self) -> tuple[float, ...]:
-        """Return each rank's current traffic through shared memory."""
-        is_of_now, dead = self._is_of_now(), self._dead()
-        return tuple(
-            rate.arena if is_of_now and rank not in dead else 0.0
-            for rank, rate in enumerate(self._rates.ranks())
+    def _moving(self) -> tuple[tuple[LinkRate, ...], tuple[float, ...]]:
+        """Return the current traffic of live ranks: of tcp links, and of each rank's shared memory."""
+        links, ranks = self._rates.links(), self._rates.ranks()
+        if time.monotonic() >= self._sampled_s + NOW_S:
+            return (), (0.0,) * len(ranks)
+        dead = dead_ranks(self._seen)
+        return (
+            tuple(its for its in links if not {its.source, its.target} & dead),
+            tuple(0.0 if rank in dead else rate.arena for rank, rate in enumerate(ranks)),
         )
 
     def answer(self, action: str, args: Mapping[str, Any]) -> str:
@@ -146,19 +130,13 @@ class Topology(LiveWidget):
             raise ValueError(msg)
         if action == "operations":
             trace = workspace.trace()
-            is_dead = any(
-                its.rank == rank and its.state == "dead" for its in workspace.topology().ranks
-            )
+            is_dead = rank in dead_ranks(workspace.topology())
             return say_operations(trace, rank, is_dead=is_dead)
         if action == "stacks":
             return workspace.stacks(rank)[rank]
         return say_replaced(
             workspace.restart(rank, force=args.get("force") is True), workspace.size
         )
-
-    def _measuring(self) -> str:
-        progress = self._workspace.links_progress
-        return progress.text if progress is not None else ""
 
     def _measure_links(self) -> str:
         workspace = self._workspace
@@ -174,33 +152,17 @@ class Topology(LiveWidget):
         finally:
             self.tick()
         with self._looking:
-            return say_links(self._judge.take(workspace.measured_links, self._seen))
+            return say_links(judge(workspace.measured_links, self._seen))
 
-    def still(self) -> StillPicture:
-        """Return a picture of the current or last known state."""
-        workspace = self._workspace
-        found: WorldTopology | DistributedError
-        try:
-            found = workspace.topology()
-        except DistributedError as error:
-            found = error
+    def _picture(self, trace: Trace | None) -> StillPicture:
+        moving: Iterable[LinkRate] = ()
+        uses = None if trace is None else uses_of(trace)
         with self._looking:
-            moving: tuple[LinkRate, ...] = ()
-            why = ""
-            if isinstance(found, DistributedError):
-                why = self._why_absent(found)
-            elif workspace is self._workspace:  # else another one is shown meanwhile
-                self._seen = found
-                moving = _of_busy(self._moving(), found)
-            # The age of samples from the first poll is unknown: another widget requested them.
-            later_s = time.monotonic() - self._sampled_s if self._sampled_s else 0.0
-            uses = self._in_use.frames(int(1e9 * later_s))
-            t, seen = self._seen, Observations(self._workspace.measured_links, moving, uses)
-        picture = topology(t, seen)
-        return with_alarm(picture, why) if why else picture
-
-
-def _of_busy(links: Sequence[LinkRate], t: WorldTopology) -> tuple[LinkRate, ...]:
-    """Return the links between ranks that run a cell; others are stale."""
-    busy = {rank.rank for rank in t.ranks if rank.state == "busy"}
-    return tuple(its for its in links if {its.source, its.target} & busy)
+            t = self._seen
+            if uses is not None:
+                self._uses = uses
+                # What idle ranks moved last is over.
+                busy = {rank.rank for rank in t.ranks if rank.state == "busy"}
+                moving = (its for its in self._moving()[0] if {its.source, its.target} & busy)
+            seen = Observations(self._workspace.measured_links, tuple(moving), self._uses)
+        return topology(t, seen)

@@ -21,9 +21,10 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from phalanx.errors import DistributedError
-from phalanx.workspace import Workspace
+from phalanx.protocol import RankInfo, WorldTopology
+from phalanx.workspace import Trace, Workspace
 
-from ..stills.svg import StillPicture
+from ..stills.svg import StillPicture, with_alarm
 from .presence import PollTimer
 from .snapshot import SavedSnapshot, renew_all
 
@@ -62,8 +63,6 @@ class LiveWidget(anywidget.AnyWidget):
         self._looking = threading.Lock()
         self._why_gone = ""
         self._was_left = False
-        self._lives: tuple[tuple[int, bool], ...] = ()
-        self._is_busy = False
         self._last: Any = None  # the last frame
         self._sent_s = 0.0
         self._workspace = self._checked(workspace)
@@ -74,7 +73,8 @@ class LiveWidget(anywidget.AnyWidget):
         # Views that have sent a message and were not closed. A page that is reloaded closes none.
         self._views: set[str] = set()
         self._has_had_views = False
-        self._snapshot = SavedSnapshot(self.still, self.still_basis)
+        self._drawn: tuple[StillPicture, object] | None = None  # with what it was drawn of
+        self._snapshot = SavedSnapshot(self._renewed_still)
         self._ticker = PollTimer(self._tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
         super().__init__()
         # ipykernel 7.4 hands a page's message to the loop that wrote to the page last. Our ticker
@@ -85,9 +85,9 @@ class LiveWidget(anywidget.AnyWidget):
             self._shell.events.register("pre_run_cell", self._on_cell_begins)
             self._shell.events.register("post_run_cell", self._on_cell_ends)
         self.on_msg(self._on_message)
-        polled = self._asked(self._first_poll, self._workspace)
+        found = self._asked(self._workspace.topology)
         with self._looking:
-            self._begin(polled)
+            self._begin(found)
 
     # -- to be defined by subclasses --------------------------------------------------------------
 
@@ -100,29 +100,17 @@ class LiveWidget(anywidget.AnyWidget):
             There is nothing to show.
         """
 
-    def _poll(self, workspace: Workspace, number: int) -> Any:
+    def _poll(self, workspace: Workspace) -> Any:
         """Return new data of a workspace; raise `DistributedError` without."""
         raise NotImplementedError
 
-    def _first_poll(self, workspace: Workspace) -> Any:
-        """Return the first data of a workspace, as `_poll`."""
-        return self._poll(workspace, 0)
-
-    def _begin(self, polled: Any) -> None:
-        """Show the workspace from now on; `_looking` is held.
-
-        ``polled`` is the result of `_first_poll`, or its `DistributedError`.
-        """
-        self._show(polled)
+    def _begin(self, found: WorldTopology | DistributedError) -> None:
+        """Show the workspace from now on; `_looking` is held."""
+        self._show(found)
 
     def _show(self, polled: Any) -> None:
         """Show the result of `_poll`, or its `DistributedError`; `_looking` is held."""
         raise NotImplementedError
-
-    @property
-    def number(self) -> int:
-        """Return the number of the last sample that was shown, or 0."""
-        return 0
 
     def begins(self) -> None:
         """Handle the first visible view after a pause; on the ticker's thread."""
@@ -138,12 +126,20 @@ class LiveWidget(anywidget.AnyWidget):
         """Return the picture for places without live widgets."""
         raise NotImplementedError
 
-    def still_basis(self) -> object:
+    def _still_basis(self) -> object:
         """Return cheaply the data that `still` depends on, for comparison.
 
         None: unknown, so draw.
         """
         return None
+
+    def _renewed_still(self) -> StillPicture:
+        """Return the picture, drawn anew unless its data are unchanged."""
+        basis = self._still_basis()  # first: later changes may be missing in the picture
+        drawn = self._drawn
+        if drawn is None or basis is None or basis != drawn[1]:
+            drawn = self._drawn = self.still(), basis
+        return drawn[0]
 
     # -- the workspace ----------------------------------------------------------------------------
 
@@ -154,11 +150,11 @@ class LiveWidget(anywidget.AnyWidget):
 
     @workspace.setter
     def workspace(self, workspace: Workspace) -> None:
-        polled = self._asked(self._first_poll, self._checked(workspace))
+        found = self._asked(self._checked(workspace).topology)
         with self._looking:
             self._workspace = workspace
             self._why_gone = ""
-            self._begin(polled)
+            self._begin(found)
 
     def _checked(self, workspace: Workspace) -> Workspace:
         if not hasattr(workspace, "topology"):
@@ -176,9 +172,8 @@ class LiveWidget(anywidget.AnyWidget):
     def tick(self) -> None:
         """Poll the workspace and send new data."""
         with self._polling:
-            with self._looking:
-                workspace, number = self._workspace, self.number
-            polled = self._asked(self._poll, workspace, number)
+            workspace = self._workspace
+            polled = self._asked(self._poll, workspace)
             with self._looking:
                 if workspace is self._workspace:  # else another one is shown meanwhile
                     self._show(polled)
@@ -195,10 +190,8 @@ class LiveWidget(anywidget.AnyWidget):
 
         An unchanged frame is repeated as a sign of life: ``now`` makes it differ.
         """
-        now_s = time.monotonic()
-        is_same = self._last is not None and (
-            msgspec.structs.replace(frame, now=self._last.now) == self._last
-        )
+        before, now_s = self._last, time.monotonic()
+        is_same = before is not None and msgspec.structs.replace(frame, now=before.now) == before
         if is_same and self.frame and now_s < self._sent_s + REPEAT_S:
             return False
         self._last, self._sent_s = frame, now_s
@@ -222,32 +215,6 @@ class LiveWidget(anywidget.AnyWidget):
         if not self._why_gone:
             self._why_gone, self._was_left = str(error), self._workspace.was_left
         return self._why_gone
-
-    def _why_absent(self, error: DistributedError) -> str:
-        """Say why a still picture is outdated.
-
-        Return "" if a person ended the workspace.
-        """
-        why = self._reason(error)
-        if self._workspace.is_running:  # its supervisor is alive and may answer later
-            return f"the workspace is silent: {why}"
-        if self._workspace.why_lost:  # another process has taken it over
-            return why
-        return "" if self._was_left else f"the workspace has gone: {why}"
-
-    def _keep_who_lives(self, frame: MonitorFrame | TopologyFrame) -> None:
-        """Update the file's picture after a death, replacement or cell end.
-
-        The update after a cell is not enough: the next cell may come much later, and the last cell
-        ended here before its supervisor had answers from all its ranks.
-        """
-        was_busy, self._is_busy = self._is_busy, any(its.state == "busy" for its in frame.ranks)
-        lives = tuple(
-            (rank.pid, rank.state == "dead" or frame.status == "gone") for rank in frame.ranks
-        )
-        if lives != self._lives or (was_busy and not self._is_busy):
-            self._lives = lives
-            self.keep_still()
 
     # -- visible views --------------------------------------------------------------------------
 
@@ -344,7 +311,8 @@ class LiveWidget(anywidget.AnyWidget):
         state at the time of the display. A page that shows the widget hides the picture. Without
         live widgets (IPython in a terminal), only the picture is shown.
         """
-        picture = self.still()  # first, so that the two outputs stay adjacent
+        self._drawn = None
+        picture = self._renewed_still()  # first, so that the two outputs stay adjacent
         if not hasattr(self._shell, "kernel"):
             display(picture)
             return
@@ -361,13 +329,97 @@ class LiveWidget(anywidget.AnyWidget):
         return {**data, **self.still()._repr_mimebundle_()}, metadata
 
 
+class WorldWidget(LiveWidget):
+    """A live widget that shows the ranks of a world."""
+
+    # The fixed part of the world, as a `WorldFrame` in JSON.
+    world = traitlets.Bytes(b"").tag(sync=True)
+
+    def _prepare(self) -> None:
+        self._seen = self._workspace.topology()
+
+    def _publish(self, frame: Any) -> bool:
+        before: MonitorFrame | TopologyFrame = self._last
+        is_sent = super()._publish(frame)
+        # The update of the file's picture after a cell is not enough: the next cell may come much
+        # later, and the last one ended here before its supervisor had answers from all its ranks.
+        if _lives(frame) != _lives(before) or (_is_busy(before) and not _is_busy(frame)):
+            self.keep_still()
+        return is_sent
+
+    # -- the still picture ------------------------------------------------------------------------
+
+    def _picture(self, trace: Trace | None) -> StillPicture:
+        """Draw `_seen` with a trace; None: draw only what still holds of ranks without news."""
+        raise NotImplementedError
+
+    def still(self) -> StillPicture:
+        """Return a picture of the current or last known state."""
+        workspace, trace, why = self._workspace, None, ""
+        try:
+            trace, found = workspace.trace(), workspace.topology()
+        except DistributedError as error:
+            with self._looking:
+                why = self._why_absent(error)
+        else:
+            with self._looking:
+                if workspace is self._workspace:  # else another one is shown meanwhile
+                    self._seen = found
+        picture = self._picture(trace)
+        return with_alarm(picture, why) if why else picture
+
+    def _why_absent(self, error: DistributedError) -> str:
+        """Say why a still picture is outdated.
+
+        Return "" if a person ended the workspace.
+        """
+        why = self._reason(error)
+        if self._workspace.is_running:  # its supervisor is alive and may answer later
+            return f"the workspace is silent: {why}"
+        if self._workspace.why_lost:  # another process has taken it over
+            return why
+        return "" if self._was_left else f"the workspace has gone: {why}"
+
+    def _still_basis(self) -> object:
+        """Return data that cells and deaths change; see `LiveWidget._still_basis`.
+
+        It asks the supervisor only for the states of the ranks, as the recorders may have
+        megabytes. Operations that threads of an idle rank run appear in the next picture.
+        """
+        workspace = self._workspace
+        n_ended = workspace.n_ended  # first: later ends are not covered by this basis
+        try:
+            found = workspace.topology()
+        except DistributedError as error:
+            return str(error)  # no new data can come
+        if not all(_rests(its) for its in found.ranks):
+            return None
+        ranks = tuple((its.pid, its.state, its.detail) for its in found.ranks)
+        return found.name, found.epoch, ranks, n_ended, workspace.measured_links
+
+
+def _lives(frame: MonitorFrame | TopologyFrame) -> list[tuple[int, bool]]:
+    is_gone = frame.status == "gone"
+    return [(its.pid, is_gone or its.state == "dead") for its in frame.ranks]
+
+
+def _is_busy(frame: MonitorFrame | TopologyFrame) -> bool:
+    return any(its.state == "busy" for its in frame.ranks)
+
+
+def _rests(rank: RankInfo) -> bool:
+    return rank.state == "dead" or (rank.state == "idle" and not rank.detail)
+
+
 def keep_stills(widgets: Iterable[LiveWidget], *, is_forced: bool = False) -> None:
     """Update the widgets' still pictures; wait at most `STILL_S`.
 
     ``is_forced``: also if the data seem unchanged, as these ranks will not be visible any more.
     """
-    there = [its._snapshot for its in widgets if its._may_have_views]
-    renew_all(there, STILL_S, is_forced=is_forced)
+    there = [its for its in widgets if its._may_have_views]
+    for its in there if is_forced else ():
+        its._drawn = None
+    renew_all([its._snapshot for its in there], STILL_S)
 
 
 def _keep_subshell(_data: Any, subshell_id: str | None) -> str | None:

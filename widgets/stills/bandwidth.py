@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
@@ -23,75 +23,15 @@ from ..text.tables import (
 from ..text.world import clean, count
 from .svg import SERIES_COLOURS, StillPicture, group, line, path, picture, render, text
 
-# Pixels.
-PLOT_W, PLOT_H, TOP = 352.0, 232.0, 78.0
-_MOST_X_LABELS, _MOST_Y_LABELS = 7, 7
-
-_LEGEND_ROW = 20.0
-_MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus")
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A log axis: maps ``low`` … ``high`` to ``start`` … ``stop`` pixels."""
-
-    low: float
-    high: float
-    start: float
-    stop: float
-
-    def __call__(self, value: float) -> float:
-        share = math.log(value / self.low) / math.log(self.high / self.low)
-        return self.start + share * (self.stop - self.start)
-
-
-def decades(values: Sequence[float]) -> tuple[float, float]:
-    """Return whole decades around the values; never an empty span."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return 10.0**low, 10.0 ** max(high, low + 1)
-
-
-def draw_y_axis(g: ET.Element, left: float, y: Axis) -> None:
-    """Draw decades; if there are few, also 2 and 5 between them."""
-    first, last = round(math.log10(y.low)), round(math.log10(y.high))
-    step = max(1, -(-(last - first + 1) // _MOST_Y_LABELS))
-    for exponent in range(first, last + 1):
-        at = y(10.0**exponent)
-        line(g, left, at, left + PLOT_W, at, class_="px-grid")
-        if (exponent - first) % step == 0:
-            words = f"{10.0**exponent:g}" if -4 <= exponent <= 5 else f"1e{exponent}"
-            text(g, left - 8, at + 4, words, "px-soft", 11, anchor="end")
-        if last - first <= 3 and exponent < last:
-            for factor in (2, 5):
-                between = y(factor * 10.0**exponent)
-                line(
-                    g,
-                    left,
-                    between,
-                    left + PLOT_W,
-                    between,
-                    class_="px-grid",
-                    stroke_dasharray="2 4",
-                )
-    line(g, left, y.start, left + PLOT_W, y.start, class_="px-axis")
-    line(g, left, y.start, left, y.stop, class_="px-axis")
-
-
-def draw_x_axis(g: ET.Element, x: Axis, sizes: Sequence[int]) -> None:
-    """Draw labels at measured sizes, as many as have room."""
-    room = PLOT_W / _MOST_X_LABELS
-    free = -math.inf
-    for nbytes in sizes:
-        at = x(nbytes)
-        line(g, at, TOP + PLOT_H, at, TOP + PLOT_H + 4, class_="px-axis")
-        if at >= free:
-            text(g, at, TOP + PLOT_H + 18, format_size(nbytes), "px-soft", 11, anchor="middle")
-            free = at + room
-
-
-# Pixels around the panels' plot areas.
+# Pixels: the plot areas of the panels, and the space around them.
+_PLOT_W, _PLOT_H, _TOP = 352.0, 232.0, 78.0
+_FLOOR = _TOP + _PLOT_H
 _LEFT, _BETWEEN, _RIGHT, _FOOT = 58.0, 66.0, 22.0, 44.0
-_WIDTH = _LEFT + PLOT_W + _BETWEEN + PLOT_W + _RIGHT
+_WIDTH = _LEFT + _PLOT_W + _BETWEEN + _PLOT_W + _RIGHT
+_LEGEND_ROW = 20.0
+
+_MOST_X_LABELS, _MOST_Y_LABELS = 7, 7
+_MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus")
 
 
 def bandwidth(
@@ -127,16 +67,14 @@ def bandwidth(
     >>> print(bandwidth([], title="nothing yet").text.splitlines()[0])
     nothing yet
     """
-    words = [clean(title), table(measurements)]
-    runs = list(earlier)[-MOST_EARLIER:]
-    said = _aside_words(measurements, limits)
-    words += [f"# {line_}" for line_ in said]
+    # With several lines, only the limits are described beside them.
+    said = sweep_words(measurements if len(_series(measurements)) == 1 else (), limits)
     n_wrong = sum(m.n_wrong for m in measurements)
-    if n_wrong:
-        words.append(f"# {n_wrong} wrong elements")
-    return StillPicture(
-        render(_draw(measurements, title, n_wrong, limits, runs, said)), "\n".join(words)
-    )
+    wrong = [f"{n_wrong} wrong elements"] if n_wrong else []
+    words = [clean(title), table(measurements), *(f"# {its}" for its in (*said, *wrong))]
+    runs = list(earlier)[-MOST_EARLIER:]
+    svg = render(_draw(measurements, title, n_wrong, limits, runs, said))
+    return StillPicture(svg, "\n".join(words))
 
 
 @dataclass(frozen=True)
@@ -153,6 +91,13 @@ class _Series:
     def sized(self) -> list[Measurement]:
         """Return the measurements with a size above 0, for the log axis."""
         return [m for m in self.points if m.nbytes > 0]
+
+    @property
+    def stroke(self) -> dict[str, float]:
+        """Return the attributes of the line, except its colour."""
+        if self.is_earlier:
+            return {"stroke_width": 1.2, "stroke_opacity": 0.6}
+        return {"stroke_width": 2.2}
 
 
 def _series(
@@ -172,11 +117,6 @@ def _series(
     return made
 
 
-def _aside_words(measurements: Sequence[Measurement], limits: Sequence[Limit]) -> list[str]:
-    """Describe the parts beside the curves; with several lines only limits."""
-    return sweep_words(measurements if len(_series(measurements)) == 1 else (), limits)
-
-
 def _draw(
     measurements: Sequence[Measurement],
     title: str,
@@ -190,13 +130,11 @@ def _draw(
         when = run.started[11:19] or "earlier"
         series += _series(run.points, start=len(series), when=when)
     drawn = [s for s in series if s.sized]
-    said = [unsized_words(m, s.name) for s in series for m in s.points if m.nbytes == 0] + list(
-        aside
-    )
-    if n_wrong:
-        said.insert(0, wrong_words(n_wrong))
+    said = [wrong_words(n_wrong)] if n_wrong else []
+    said += [unsized_words(m, s.name) for s in series for m in s.points if m.nbytes == 0]
+    said += aside
     legend_rows = -(-len(drawn) // 2)
-    bottom = TOP + (PLOT_H + _FOOT if drawn else 0)
+    bottom = _TOP + (_PLOT_H + _FOOT if drawn else 0)
     height = bottom + _LEGEND_ROW * (legend_rows + len(said)) + 20
     shown = ", ".join(s.name for s in series) or "no measurements yet"
     root = picture(_WIDTH, height, title=title, description=f"Bandwidth and time by size: {shown}")
@@ -204,14 +142,13 @@ def _draw(
     if not series:
         text(root, 20, 60, "no measurements yet", "px-soft")
     if drawn:
-        right = _LEFT + PLOT_W + _BETWEEN
-        _panel(root, _LEFT, drawn, _BANDWIDTH, limits)
-        _panel(root, right, drawn, _TIME, ())
+        _BandwidthPanel(root, _LEFT, drawn, limits)
+        _TimePanel(root, _LEFT + _PLOT_W + _BETWEEN, drawn)
     for i, s in enumerate(drawn):
-        x, y = _LEFT + (i % 2) * (PLOT_W + _BETWEEN), bottom + _LEGEND_ROW * (i // 2) + 6
-        line(root, x, y, x + 26, y, stroke=s.colour, **_stroke(s))
+        x, y = _LEFT + (i % 2) * (_PLOT_W + _BETWEEN), bottom + _LEGEND_ROW * (i // 2) + 6
+        line(root, x, y, x + 26, y, stroke=s.colour, **s.stroke)
         _marker(root, x + 13, y, s)
-        text(root, x + 34, y + 4, s.name, room=PLOT_W - 30)
+        text(root, x + 34, y + 4, s.name, room=_PLOT_W - 30)
     for i, words in enumerate(said):
         y = bottom + _LEGEND_ROW * (legend_rows + i) + 14
         kind = "px-alarm" if n_wrong and not i else "px-ink"
@@ -219,117 +156,144 @@ def _draw(
     return root
 
 
-def _stroke(s: _Series) -> dict[str, float]:
-    return {"stroke_width": 1.2, "stroke_opacity": 0.6} if s.is_earlier else {"stroke_width": 2.2}
+class _Axis:
+    """A log axis: maps ``low`` … ``high`` to ``start`` … ``stop`` pixels."""
+
+    def __init__(self, low: float, high: float, start: float, stop: float) -> None:
+        self.low, self.high, self.start, self.stop = low, high, start, stop
+
+    def __call__(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return self.start + share * (self.stop - self.start)
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """The quantity of a panel.
+class _BandwidthPanel:
+    """A panel that draws the bus bandwidth of each size."""
 
-    ``value`` returns a measurement's value and the end of its whisker; ``column`` is the place in
-    the rows of a `model_curve`.
-    """
+    name = "bus bandwidth, GB/s"
+    column = 1  # of a `model_curve`
 
-    name: str
-    value: Callable[[Measurement], tuple[float, float]]
-    column: int
+    def __init__(
+        self, root: ET.Element, left: float, series: Sequence[_Series], limits: Sequence[Limit] = ()
+    ) -> None:
+        points = [m for s in series for m in s.sized]
+        known = [limit for limit in limits if limit.gbs > 0]
+        positive = [v for m in points for v in self.values(m) if v > 0]
+        positive += [limit.gbs for limit in known]
+        sizes = sorted({m.nbytes for m in points})
+        widened = 1 if len(sizes) > 1 else 2
+        self._left = left
+        self._x = _Axis(sizes[0] / widened, sizes[-1] * widened, left + 8, left + _PLOT_W - 8)
+        # Whole decades; never an empty span.
+        low = math.floor(math.log10(min(positive, default=1.0)))
+        high = max(math.ceil(math.log10(max(positive, default=1.0))), low + 1)
+        self._y = _Axis(10.0**low, 10.0**high, _FLOOR, _TOP)
+        self._g = group(root, label=self.name)
+        text(self._g, left, _TOP - 12, self.name, "px-soft")
+        self._draw_y_axis(low, high)
+        for limit in known:
+            self._draw_limit(limit)
+        for s in (s for s in series if not s.is_earlier):
+            self._draw_model(s)
+            self._draw_changes(s)
+        self._draw_x_axis(sizes)
+        for s in series:
+            self._draw_points(s)
 
+    def values(self, m: Measurement) -> tuple[float, float]:
+        """Return a measurement's value and the end of its whisker."""
+        return m.busbw_gbs, m.busbw_gbs
 
-_BANDWIDTH = _Shown("bus bandwidth, GB/s", lambda m: (m.busbw_gbs, m.busbw_gbs), 1)
-_TIME = _Shown("time, µs (whisker: p99)", lambda m: (m.time_us, m.p99_us), 2)
+    def _across(self, g: ET.Element, y: float, **style: str | float) -> None:
+        line(g, self._left, y, self._left + _PLOT_W, y, **style)
 
+    def _curve(
+        self, g: ET.Element, points: Sequence[tuple[float, float]], **style: str | float
+    ) -> None:
+        places = (f"{self._x(n):.1f} {self._y(value):.1f}" for n, value in points)
+        path(g, f"M{' L'.join(places)}", fill="none", **style)
 
-def _panel(
-    root: ET.Element,
-    left: float,
-    series: Sequence[_Series],
-    shown: _Shown,
-    limits: Sequence[Limit],
-) -> None:
-    value = shown.value
-    points = [m for s in series for m in s.sized]
-    positive = [v for m in points for v in value(m) if v > 0]
-    positive += [limit.gbs for limit in limits if limit.gbs > 0]
-    sizes = [m.nbytes for m in points]
-    widened = (1, 1) if min(sizes) < max(sizes) else (2, 2)
-    x = Axis(min(sizes) / widened[0], max(sizes) * widened[1], left + 8, left + PLOT_W - 8)
-    y = Axis(*decades(positive or [1.0]), TOP + PLOT_H, TOP)
-    g = group(root, label=shown.name)
-    text(g, left, TOP - 12, shown.name, "px-soft")
-    draw_y_axis(g, left, y)
-    for limit in limits:
-        _draw_limit(g, left, y, limit)
-    for s in (s for s in series if not s.is_earlier):
-        _draw_model(g, x, y, s, shown)
-        _draw_changes(g, x, s)
-    draw_x_axis(g, x, sorted(set(sizes)))
-    for s in series:
-        good = [(m, *value(m)) for m in s.sized if value(m)[0] > 0]
-        steps = " ".join(
-            f"{'L' if i else 'M'}{x(m.nbytes):.1f} {y(v):.1f}" for i, (m, v, _) in enumerate(good)
-        )
+    def _draw_y_axis(self, first: int, last: int) -> None:
+        """Draw decades; if there are few, also 2 and 5 between them."""
+        step = max(1, -(-(last - first + 1) // _MOST_Y_LABELS))
+        for exponent in range(first, last + 1):
+            at = self._y(10.0**exponent)
+            self._across(self._g, at, class_="px-grid")
+            if (exponent - first) % step == 0:
+                words = f"{10.0**exponent:g}" if -4 <= exponent <= 5 else f"1e{exponent}"
+                text(self._g, self._left - 8, at + 4, words, "px-soft", 11, anchor="end")
+            if last - first <= 3 and exponent < last:
+                for factor in (2, 5):
+                    between = self._y(factor * 10.0**exponent)
+                    self._across(self._g, between, class_="px-grid", stroke_dasharray="2 4")
+        self._across(self._g, _FLOOR, class_="px-axis")
+        line(self._g, self._left, _FLOOR, self._left, _TOP, class_="px-axis")
+
+    def _draw_x_axis(self, sizes: Sequence[int]) -> None:
+        """Draw labels at measured sizes, as many as have room."""
+        free = -math.inf
+        for nbytes in sizes:
+            at = self._x(nbytes)
+            line(self._g, at, _FLOOR, at, _FLOOR + 4, class_="px-axis")
+            if at >= free:
+                words = format_size(nbytes)
+                text(self._g, at, _FLOOR + 18, words, "px-soft", 11, anchor="middle")
+                free = at + _PLOT_W / _MOST_X_LABELS
+
+    def _draw_limit(self, limit: Limit) -> None:
+        at, words = self._y(limit.gbs), limit_words(limit)
+        g = group(self._g, label=f"{words}: {limit.how}")
+        self._across(g, at, class_="px-limit", stroke_dasharray="7 4", stroke_width=1.4)
+        text(g, self._left + 6, at - 5, words, "px-limitink", 11)
+
+    def _draw_model(self, s: _Series) -> None:
+        """Draw the fitted cost model as a dashed line inside the panel."""
+        model = fit_measurements(s.points)
+        curve = [(row[0], row[self.column]) for row in model_curve(s.points)]
+        inside = [(n, v) for n, v in curve if self._y.low <= v <= self._y.high]
+        if model is not None and len(inside) > 1:
+            g = group(self._g, label=f"{s.name}: {model.text}")
+            self._curve(g, inside, stroke=s.colour, stroke_width=1.3, stroke_dasharray="3 3")
+
+    def _draw_changes(self, s: _Series) -> None:
+        for i, change in enumerate(algorithm_changes(s.points)):
+            at, label = self._x(change.nbytes), f"{change.before} → {change.after}"
+            g = group(self._g, label=f"{s.name}: {label}")
+            style: dict[str, str | float] = {"stroke_dasharray": "1 4", "stroke_width": 1.4}
+            line(g, at, _TOP, at, _FLOOR, stroke=s.colour, **style)
+            # Near the bottom, where the curves leave room; staggered so that labels do not overlap.
+            down = _FLOOR - 8 - 14 * (i % 3)
+            is_left = at < (self._x.start + self._x.stop) / 2
+            room, side = (self._x.stop - at, 4) if is_left else (at - self._x.start, -4)
+            anchor = None if is_left else "end"
+            text(g, at + side, down, label, "px-soft", 10, room=room, anchor=anchor)
+
+    def _draw_points(self, s: _Series) -> None:
+        good = [(m, *self.values(m)) for m in s.sized if self.values(m)[0] > 0]
         if len(good) > 1:
-            path(g, steps, fill="none", stroke=s.colour, stroke_linejoin="round", **_stroke(s))
-        for m, v, far in good:
-            at = group(g, label=f"{s.name}, {format_size(m.nbytes)}: {v:.4g}{_aside(m)}")
-            if far > v and not s.is_earlier:
-                line(
-                    at, x(m.nbytes), y(v), x(m.nbytes), y(far), stroke=s.colour, stroke_opacity=0.55
-                )
+            curve = [(m.nbytes, value) for m, value, _ in good]
+            self._curve(self._g, curve, stroke=s.colour, stroke_linejoin="round", **s.stroke)
+        for m, value, far in good:
+            x, y = self._x(m.nbytes), self._y(value)
+            wrong = f"{m.n_wrong} wrong elements" if m.n_wrong else ""
+            said = f"{s.name}, {format_size(m.nbytes)}: {value:.4g}"
+            g = group(self._g, label=", ".join(filter(None, (said, m.algorithm, wrong))))
             if not s.is_earlier:
-                _marker(at, x(m.nbytes), y(v), s)
+                if far > value:
+                    line(g, x, y, x, self._y(far), stroke=s.colour, stroke_opacity=0.55)
+                _marker(g, x, y, s)
             if m.n_wrong:
-                text(at, x(m.nbytes), y(v) - 8, "✕", "px-alarm", 15, anchor="middle")
+                text(g, x, y - 8, "✕", "px-alarm", 15, anchor="middle")
 
 
-def _draw_limit(g: ET.Element, left: float, y: Axis, limit: Limit) -> None:
-    if limit.gbs <= 0:
-        return
-    at, right = y(limit.gbs), left + PLOT_W
-    words = group(g, label=f"{limit_words(limit)}: {limit.how}")
-    line(words, left, at, right, at, class_="px-limit", stroke_dasharray="7 4", stroke_width=1.4)
-    text(words, left + 6, at - 5, limit_words(limit), "px-limitink", 11)
+class _TimePanel(_BandwidthPanel):
+    """A panel that draws the time of each size."""
 
+    name = "time, µs (whisker: p99)"
+    column = 2
 
-def _draw_model(g: ET.Element, x: Axis, y: Axis, s: _Series, shown: _Shown) -> None:
-    """Draw the fitted cost model as a dashed line inside the panel."""
-    model = fit_measurements(s.points)
-    if model is None:
-        return
-    values = [(row[0], row[shown.column]) for row in model_curve(s.points)]
-    inside = [(n, v) for n, v in values if y.low <= v <= y.high]
-    steps = " ".join(f"{'L' if i else 'M'}{x(n):.1f} {y(v):.1f}" for i, (n, v) in enumerate(inside))
-    if len(inside) > 1:
-        at = group(g, label=f"{s.name}: {model.text}")
-        path(at, steps, fill="none", stroke=s.colour, stroke_width=1.3, stroke_dasharray="3 3")
-
-
-def _draw_changes(g: ET.Element, x: Axis, s: _Series) -> None:
-    for i, change in enumerate(algorithm_changes(s.points)):
-        at, label = x(change.nbytes), f"{change.before} → {change.after}"
-        words = group(g, label=f"{s.name}: {label}")
-        line(
-            words,
-            at,
-            TOP,
-            at,
-            TOP + PLOT_H,
-            stroke=s.colour,
-            stroke_dasharray="1 4",
-            stroke_width=1.4,
-        )
-        # Near the bottom, where the curves leave room; staggered so that labels do not overlap.
-        down = TOP + PLOT_H - 8 - 14 * (i % 3)
-        is_left = at < (x.start + x.stop) / 2
-        room, side = (x.stop - at, 4) if is_left else (at - x.start, -4)
-        anchor = None if is_left else "end"
-        text(words, at + side, down, label, "px-soft", 10, room=room, anchor=anchor)
-
-
-def _aside(m: Measurement) -> str:
-    wrong = f"{m.n_wrong} wrong elements" if m.n_wrong else ""
-    return "".join(f", {words}" for words in (m.algorithm, wrong) if words)
+    def values(self, m: Measurement) -> tuple[float, float]:
+        return m.time_us, m.p99_us
 
 
 def _marker(g: ET.Element, x: float, y: float, s: _Series) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.distributed.recorder import ENTERED, Records
-from phalanx.distributed.summaries import StragglerReport, find_stragglers
+from phalanx.distributed.summaries import find_stragglers
 from phalanx.protocol import HostClock, LateRank, RankInfo, WorldTopology
 from phalanx.workspace import Trace
 
@@ -46,16 +46,6 @@ _SMALL_LANE, _SMALL_GAP = 9.0, 2.0
 MANY = 16
 
 
-@dataclass(frozen=True)
-class _Lane:
-    """One rank's operations and shares of the time in the window."""
-
-    info: RankInfo
-    operations: int
-    share: float
-    waiting: float
-
-
 def monitor(trace: Trace, t: WorldTopology) -> StillPicture:
     """Return a still picture of the ranks' last operations.
 
@@ -85,67 +75,88 @@ def monitor(trace: Trace, t: WorldTopology) -> StillPicture:
         records.arrived_ns,
         np.where((records.state == "running") & (records.op != "send"), ends, records.entered_ns),
     )
-    lanes = [_lane(info, records, ends, waits, left, right) for info in t.ranks]
-    said = _words(trace, t, lanes, _late(records, trace.hosts), (right - left) / 1e9)
-    svg = _draw(t, lanes, records, ends, waits, (left, right), said)
-    return StillPicture(render(svg), "\n".join(said))
+    lanes = []
+    for info in t.ranks:
+        own = records["rank"] == info.rank
+        lanes.append(_Lane(info, records[own], ends[own], waits[own], left, right))
+    said = [f"{clean(t.name)}: {headline(t)}"]
+    if len(trace.records):
+        said[0] += f"; the last {(right - left) / 1e9:.3g} s of what they did together"
+        said += [f"  {its.words}" for its in lanes]
+        said += [f"  {words}" for words in _late_words(records, trace.hosts)]
+        if dropped := sum(trace.dropped.values()):
+            said.append(f"  {dropped} older operations are not in the recorders any more")
+    else:
+        said.append("  the ranks have communicated nothing yet")
+    names = [str(name) for name in np.unique(records.op)]
+    return StillPicture(render(_draw(t, lanes, names, said)), "\n".join(said))
 
 
-def _late(records: Records, hosts: Sequence[HostClock]) -> StragglerReport:
+@dataclass(frozen=True)
+class _Lane:
+    """One rank's operations in the window (ns), up to ``ends``.
+
+    Each waits for the last rank until its time in ``waits``.
+    """
+
+    info: RankInfo
+    records: Records
+    ends: NDArray[np.int64]
+    waits: NDArray[np.int64]
+    left: int
+    right: int
+
+    def _until(self, ends: NDArray[np.int64]) -> float:
+        """Return the operations' share of the time, from their beginning to ``ends``."""
+        begun = np.maximum(self.records["entered_ns"], self.left)
+        return min(1.0, float((ends - begun).clip(0).sum()) / (self.right - self.left))
+
+    @property
+    def share(self) -> float:
+        return self._until(self.ends)
+
+    @property
+    def words(self) -> str:
+        """Describe the rank in a line."""
+        detail = f" {clean(self.info.detail)}" if self.info.detail else ""
+        waiting = min(self.share, self._until(self.waits))
+        return (
+            f"rank {self.info.rank:<3} {self.info.state}{detail}: "
+            f"{count(len(self.records), 'operation')}, {self.share:.0%} of the time in communication, "
+            f"{waiting:.0%} waiting"
+        )
+
+    def bars(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Return each operation's share of each bin: ``(2 * names, bins)``.
+
+        Rows come in pairs: waiting, moving.
+        """
+        scale = _BINS / (self.right - self.left)
+        taken = np.zeros((2 * len(names), _BINS))
+        begun, waits = self.records["entered_ns"], self.waits
+        parts = (begun, waits), (np.maximum(begun, waits), self.ends)
+        for index, name in enumerate(names):
+            own = self.records["op"] == name
+            for row, part in enumerate(parts):
+                a, b = (((its[own] - self.left) * scale).clip(0, _BINS) for its in part)
+                _spread(taken[2 * index + row], a, b)
+        return taken
+
+
+def _late_words(records: Records, hosts: Sequence[HostClock]) -> list[str]:
+    """Name the ranks that delayed the others."""
     its = records[~np.isin(records.op, ("send", "recv"))]
     seen = np.zeros(len(its), ENTERED)
-    seen["rank"], seen["group"], seen["entered"], seen["ended"] = (
-        its["rank"],
-        its["group"],
-        its["entered_ns"],
-        its["done_ns"],
-    )
+    for name, source in (("entered", "entered_ns"), ("ended", "done_ns")):
+        seen[name] = its[source]
+    for name in ("rank", "group", "host"):
+        seen[name] = its[name]
     seen["place"] = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
-    seen["host"] = its["host"]
     seen["unsure"] = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
-    return find_stragglers(seen.tobytes())
-
-
-def _lane(
-    info: RankInfo,
-    records: Records,
-    ends: NDArray[np.int64],
-    waits: NDArray[np.int64],
-    left: int,
-    right: int,
-) -> _Lane:
-    own = records["rank"] == info.rank
-    begun = np.maximum(records["entered_ns"][own], left)
-    length = right - left
-    inside = float((ends[own] - begun).clip(0).sum()) / length
-    waiting = float((waits[own] - begun).clip(0).sum()) / length
-    return _Lane(info, int(own.sum()), min(1.0, inside), min(1.0, inside, waiting))
-
-
-def _words(
-    trace: Trace,
-    t: WorldTopology,
-    lanes: Sequence[_Lane],
-    compared: StragglerReport,
-    seconds: float,
-) -> list[str]:
-    said = [f"{clean(t.name)}: {headline(t)}"]
-    if not len(trace.records):
-        return [*said, "  the ranks have communicated nothing yet"]
-    said[0] += f"; the last {seconds:.3g} s of what they did together"
-    for lane in lanes:
-        detail = f" {clean(lane.info.detail)}" if lane.info.detail else ""
-        said.append(
-            f"  rank {lane.info.rank:<3} {lane.info.state}{detail}: {count(lane.operations, 'operation')}, "
-            f"{lane.share:.0%} of the time in communication, {lane.waiting:.0%} waiting"
-        )
-    said += [f"  {_say_late(who, compared.n_compared)}" for who in named_late(compared.late)]
-    unsure = say_unsure(compared.n_unsure, compared.n_compared, compared.unsure_ns)
-    said += [f"  {words}" for words in unsure]
-    dropped = sum(trace.dropped.values())
-    if dropped:
-        said.append(f"  {dropped} older operations are not in the recorders any more")
-    return said
+    found = find_stragglers(seen.tobytes())
+    return [_say_late(who, found.n_compared) for who in named_late(found.late)] + say_unsure(
+        found.n_unsure, found.n_compared, found.unsure_ns
+    )
 
 
 def _say_late(who: LateRank, compared: int) -> str:
@@ -157,16 +168,10 @@ def _say_late(who: LateRank, compared: int) -> str:
 
 
 def _draw(
-    t: WorldTopology,
-    lanes: Sequence[_Lane],
-    records: Records,
-    ends: NDArray[np.int64],
-    waits: NDArray[np.int64],
-    window: tuple[int, int],
-    said: Sequence[str],
+    t: WorldTopology, lanes: Sequence[_Lane], names: Sequence[str], said: Sequence[str]
 ) -> ET.Element:
     height, gap = (_LANE, _GAP) if len(lanes) <= MANY else (_SMALL_LANE, _SMALL_GAP)
-    notes = [words.strip() for words in said[1 + len(lanes) :]] if len(records) else list(said[1:])
+    notes = [words.strip() for words in said[1 + len(lanes) :]] if names else list(said[1:])
     top = _TITLE + 14
     foot = top + len(lanes) * (height + gap)
     width = _LEFT + _WIDTH + _RIGHT
@@ -174,58 +179,28 @@ def _draw(
     root = picture(width, total, title=f"{t.name}: what the ranks do", description="\n".join(said))
     text(root, _MARGIN, 34, t.name, size=16, room=width * 0.4, font_weight=650)
     text(root, width - _MARGIN, 34, headline(t), "px-soft", anchor="end")
-    names = [str(name) for name in np.unique(records.op)]
     size = 12.0 if height > 10 else 8.0
     for row, lane in enumerate(lanes):
         y = top + row * (height + gap)
-        g = group(root, label=said[1 + row].strip() if len(records) else f"rank {lane.info.rank}")
+        rank = f"rank {lane.info.rank}"
+        g = group(root, label=said[1 + row].strip() if names else rank)
         rect(g, _LEFT, y, _WIDTH, height, class_="px-host", rx=2)
         base = y + height / 2 + size * 0.36
         mark = " ✕" if lane.info.state == "dead" else ""
-        text(g, _LEFT - 8, base, f"rank {lane.info.rank}{mark}", size=size, anchor="end")
-        words = f"{lane.share:.0%} comm."
-        text(g, _LEFT + _WIDTH + 8, base, words, "px-soft", size)
-        own = records["rank"] == lane.info.rank
-        bars = _bars(records[own], ends[own], waits[own], window, names)
-        for (name, is_wait), d in _paths(bars, names, y, height).items():
+        text(g, _LEFT - 8, base, f"{rank}{mark}", size=size, anchor="end")
+        text(g, _LEFT + _WIDTH + 8, base, f"{lane.share:.0%} comm.", "px-soft", size)
+        for (name, is_wait), d in _paths(lane.bars(names), names, y, height).items():
             colour = OPERATION_COLOURS.get(name, OTHER)
             path(g, d, fill=colour, opacity=0.38 if is_wait else 1.0)
-    seconds = (window[1] - window[0]) / 1e9
     line(root, _LEFT, foot + 2, _LEFT + _WIDTH, foot + 2, class_="px-axis")
-    if len(records):
+    if names:
+        seconds = (lanes[0].right - lanes[0].left) / 1e9
         ago = f"{seconds:.3g} s before the end of the last one"
         text(root, _LEFT, foot + 16, ago, "px-soft", 10)
     _legend(root, foot + 34, names)
     for row, note in enumerate(notes):
         text(root, _MARGIN, foot + 54 + 18 * row, note, room=width - 2 * _MARGIN)
     return root
-
-
-def _bars(
-    own: Records,
-    ends: NDArray[np.int64],
-    waits: NDArray[np.int64],
-    window: tuple[int, int],
-    names: Sequence[str],
-) -> NDArray[np.float64]:
-    """Return each operation's share of each bin: ``(2 * names, bins)``.
-
-    Rows come in pairs: waiting, moving.
-    """
-    left, right = window
-    scale = _BINS / (right - left)
-    taken = np.zeros((2 * len(names), _BINS))
-    for index, name in enumerate(names):
-        chosen = own.op == name
-        parts = (
-            (own.entered_ns[chosen], waits[chosen]),
-            (np.maximum(own.entered_ns[chosen], waits[chosen]), ends[chosen]),
-        )
-        for row, (begin, end) in enumerate(parts):
-            a = ((begin - left) * scale).clip(0, _BINS)
-            b = ((end - left) * scale).clip(0, _BINS)
-            _spread(taken[2 * index + row], a, b)
-    return taken
 
 
 def _spread(bins: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
@@ -252,9 +227,8 @@ def _paths(
     if not len(bars):
         return found
     most = bars.argmax(axis=0)
-    filled = (
-        np.ceil(4 * bars.sum(axis=0).clip(0, 1)) / 4
-    )  # rounded to quarters, so that neighbouring bins merge
+    # Rounded to quarters, so that neighbouring bins merge.
+    filled = np.ceil(4 * bars.sum(axis=0).clip(0, 1)) / 4
     edges = np.flatnonzero(np.r_[True, (np.diff(most) != 0) | (np.diff(filled) != 0), True])
     step = _WIDTH / _BINS
     for begin, end in pairwise(edges):

@@ -157,26 +157,6 @@ def render(root: ET.Element) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def extended(svg: str, words: str) -> str:
-    """Return a picture of `render` with a wrapped alarm text below."""
-    root = ET.fromstring(svg)  # noqa: S314 - our own SVG: outside text in it is escaped
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-    root.set("xmlns", _SVG)
-    width, height = (float(n) for n in root.attrib["viewBox"].split()[2:])
-    said = textwrap.wrap(clean(words), int((width - 2 * _MARGIN) / (_SIZE * _WIDTH_EM)))
-    taller = height + _LINE * len(said)
-    root.set("viewBox", f"0 0 {_number(width)} {_number(taller)}")
-    root.set("height", _number(float(root.attrib["width"]) * taller / width))
-    for card in root.iterfind("rect[@class='px-card']"):
-        card.set("height", _number(taller - 1))
-    for description in root.iterfind("desc"):
-        description.text = f"{description.text or ''} {clean(words)}"
-    for row, line_ in enumerate(said):
-        text(root, _MARGIN, height + _LINE * row, line_, "px-alarm", _SIZE)
-    return render(root)
-
-
 @dataclass(frozen=True)
 class StillPicture:
     """One picture as SVG and as text.
@@ -228,7 +208,7 @@ class StillPicture:
 
 
 def with_alarm(picture: StillPicture, words: str) -> StillPicture:
-    """Return the picture with an alarm line below.
+    """Return the picture with a wrapped alarm text below.
 
     Examples
     --------
@@ -238,4 +218,19 @@ def with_alarm(picture: StillPicture, words: str) -> StillPicture:
     a: 1 rank
       it has gone
     """
-    return StillPicture(extended(picture.svg, words), f"{picture.text}\n  {clean(words)}")
+    root = ET.fromstring(picture.svg)  # noqa: S314 - our own SVG: outside text in it is escaped
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    root.set("xmlns", _SVG)
+    width, height = (float(n) for n in root.attrib["viewBox"].split()[2:])
+    said = textwrap.wrap(clean(words), int((width - 2 * _MARGIN) / (_SIZE * _WIDTH_EM)))
+    taller = height + _LINE * len(said)
+    root.set("viewBox", f"0 0 {_number(width)} {_number(taller)}")
+    root.set("height", _number(float(root.attrib["width"]) * taller / width))
+    for card in root.iterfind("rect[@class='px-card']"):
+        card.set("height", _number(taller - 1))
+    for description in root.iterfind("desc"):
+        description.text = f"{description.text or ''} {clean(words)}"
+    for row, line_ in enumerate(said):
+        text(root, _MARGIN, height + _LINE * row, line_, "px-alarm", _SIZE)
+    return StillPicture(render(root), f"{picture.text}\n  {clean(words)}")

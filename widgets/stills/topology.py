@@ -1,13 +1,15 @@
-"""Describe measured links, traffic and algorithms in use, in lines."""
+"""Draw a still picture of hosts, ranks and links, also of ranks that are only planned."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from xml.etree import ElementTree as ET
 
 from phalanx.protocol import (
     HostInfo,
+    HostPlan,
     LinkInfo,
     LinkMeasurement,
     RankInfo,
@@ -16,13 +18,15 @@ from phalanx.protocol import (
 )
 
 from ..frames.links import LinkFrame, judge
-from ..frames.rates import LinkRate, UseFrame, say_use
+from ..frames.rates import LinkRate
+from ..text.operations import UseFrame, say_use
 from ..text.world import (
     MOST_PAIRS,
     address_and_cores,
     arenas,
     clean,
     count,
+    dead_ranks,
     describe,
     headline,
     say_rate,
@@ -45,7 +49,11 @@ _STATES = {
 }
 
 _COLUMNS = 6  # tiles in a row: 6 tiles are as wide as a notebook's output
-_ODD = {"slow": ("#c98500", "7 3"), "broken": ("#d55e00", "2 4")}  # colour and dashes of a link
+# The looks of links that are not sound.
+_ODD = {
+    "slow": {"stroke": "#c98500", "stroke_width": "2", "stroke_dasharray": "7 3"},
+    "broken": {"stroke": "#d55e00", "stroke_width": "2", "stroke_dasharray": "2 4"},
+}
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,8 @@ class Observations:
 
     def links(self, t: WorldTopology) -> dict[tuple[int, int], LinkFrame]:
         """Return the judged links between live ranks, by pair."""
-        dead = {rank.rank for rank in t.ranks if rank.state == "dead"}
-        judged = judge(self.measured, t)[: len(self.measured)]
-        return {(its.a, its.b): its for its in judged if not {its.a, its.b} & dead}
+        dead = dead_ranks(t)
+        return {(its.a, its.b): its for its in judge(self.measured, t) if not {its.a, its.b} & dead}
 
     def lines(self, links: Mapping[tuple[int, int], LinkFrame]) -> tuple[str, ...]:
         """Describe all except slow and broken links; ``links``: from `links`."""
@@ -153,10 +160,10 @@ class _HostBox:
         tcp: Sequence[LinkInfo],
         judged: Mapping[tuple[int, int], LinkFrame],
     ) -> None:
-        self.host, self.ranks, self.tcp, self.judged = host, list(ranks), list(tcp), judged
-        self.arenas = shared
+        self.host, self.ranks, self.arenas, self.tcp = host, ranks, shared, tcp
+        self.judged = judged
         self.columns = max(1, min(_COLUMNS, len(ranks)))
-        rows = -(-len(ranks) // self.columns) if ranks else 0
+        rows = -(-len(ranks) // self.columns)
         self.arcs = bool(tcp) and rows == 1
         self.room = self.columns * _TILE_W + (self.columns - 1) * _GAP
         self.w = max(self.room + 4 * _PAD, 250.0)
@@ -178,15 +185,8 @@ class _HostBox:
             rect(g, x + _PAD, top, self.w - 2 * _PAD, self.inner_h, class_="px-arena", rx=7)
             shared = "; ".join(format_ranks(a) for a in self.arenas)
             said = f"arena: memory that ranks {shared} share"
-            text(
-                g,
-                x + 2 * _PAD,
-                top + self.inner_h - 9,
-                said,
-                "px-arenaink",
-                11,
-                room=self.w - 4 * _PAD,
-            )
+            y_text, room = top + self.inner_h - 9, self.w - 4 * _PAD
+            text(g, x + 2 * _PAD, y_text, said, "px-arenaink", 11, room=room)
         centres = {}
         for i, rank in enumerate(self.ranks):
             tile_x = x + 2 * _PAD + (i % self.columns) * (_TILE_W + _GAP)
@@ -197,30 +197,20 @@ class _HostBox:
             self._draw_tcp(g, x, top + self.inner_h, centres)
 
     def _draw_tcp(self, g: ET.Element, x: float, y: float, centres: dict[int, float]) -> None:
-        if self.arcs:
-            foot = y if self.arenas else y - _PAD
-            for link in self.tcp:
-                a, b = sorted((centres[link.a], centres[link.b]))
-                depth = _arc_depth(round((b - a) / (_TILE_W + _GAP)))
-                d = f"M{a:.1f} {foot:.1f} C{a:.1f} {foot + depth:.1f} {b:.1f} {foot + depth:.1f} {b:.1f} {foot:.1f}"
-                its = self.judged.get((link.a, link.b))
-                if its is None or its.state == "ok":
-                    path(g, d, class_="px-link", stroke_width=1.3)
-                else:
-                    colour, dashes = _ODD[its.state]
-                    odd = group(g, label=f"rank {link.a} - rank {link.b}: {its.words}")
-                    path(
-                        odd, d, fill="none", stroke=colour, stroke_width=2, stroke_dasharray=dashes
-                    )
-        text(
-            g,
-            x + self.w - _PAD,
-            y + (self.h - _HEAD - self.inner_h) - 9,
-            f"tcp: {count(len(self.tcp), 'link')}",
-            "px-soft",
-            11,
-            anchor="end",
-        )
+        foot = y if self.arenas else y - _PAD
+        for link in self.tcp if self.arcs else ():
+            a, b = sorted((centres[link.a], centres[link.b]))
+            down = foot + _arc_depth(round((b - a) / (_TILE_W + _GAP)))
+            d = f"M{a:.1f} {foot:.1f} C{a:.1f} {down:.1f} {b:.1f} {down:.1f} {b:.1f} {foot:.1f}"
+            its = self.judged.get((link.a, link.b))
+            if its is None or its.state == "ok":
+                path(g, d, class_="px-link", stroke_width=1.3)
+            else:
+                odd = group(g, label=f"rank {link.a} - rank {link.b}: {its.words}")
+                path(odd, d, fill="none", **_ODD[its.state])
+        below = y + self.h - _HEAD - self.inner_h - 9
+        said = f"tcp: {count(len(self.tcp), 'link')}"
+        text(g, x + self.w - _PAD, below, said, "px-soft", 11, anchor="end")
 
 
 def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
@@ -231,11 +221,8 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
     is_dead = rank.state == "dead"
     rect(g, x, y, _TILE_W, _TILE_H, class_="px-tile", rx=6)
     # A coloured band on the left shows the state from afar; the word beside the sign names it.
-    path(
-        g,
-        f"M{x + 6:.1f} {y:.1f} h-0.01 a6 6 0 0 0 -6 6 v{_TILE_H - 12:.1f} a6 6 0 0 0 6 6 Z",
-        fill=colour,
-    )
+    band = f"M{x + 6:.1f} {y:.1f} h-0.01 a6 6 0 0 0 -6 6 v{_TILE_H - 12:.1f} a6 6 0 0 0 6 6 Z"
+    path(g, band, fill=colour)
     text(g, x + 14, y + 25, str(rank.rank), "px-soft" if is_dead else "px-ink", 18, font_weight=650)
     pid = f"pid {rank.pid}" if rank.pid else ""
     text(g, x + _TILE_W - 8, y + 20, pid, "px-soft", 10, anchor="end")
@@ -252,16 +239,11 @@ def _draw(
 ) -> ET.Element:
     inside, between = wires(t)
     shared = arenas(t)
-    boxes = [
-        _HostBox(
-            h,
-            [r for r in t.ranks if r.host == h.index],
-            shared.get(h.index, ()),
-            inside[h.index],
-            judged,
-        )
-        for h in t.hosts
-    ]
+    boxes = []
+    for host in t.hosts:
+        ranks = [r for r in t.ranks if r.host == host.index]
+        arenas_ = shared.get(host.index, ())
+        boxes.append(_HostBox(host, ranks, arenas_, inside[host.index], judged))
     widest = max((b.w for b in boxes), default=250.0)
     # Two columns of hosts with the tcp trunk between them, or one column with the trunk beside it.
     has_two = len(boxes) > 1 and widest <= 306
@@ -273,9 +255,8 @@ def _draw(
     for i in range(0, len(boxes), step):
         row = boxes[i : i + step]
         for j, box in enumerate(row):
-            places.append(
-                (left + (widest - box.w if has_two and j == 0 else j * (widest + trunk)), y)
-            )
+            right = widest - box.w if has_two and j == 0 else j * (widest + trunk)
+            places.append((left + right, y))
         y += max(b.h for b in row) + 2 * _GAP
     notes = [(f"rank {r.rank}: {r.detail}", "px-alarm") for r in t.ranks if r.detail][:12]
     notes += [(note, "px-alarm") for note in odd]
@@ -311,27 +292,14 @@ def _draw_trunk(
     ends = []
     for box, (bx, by) in zip(boxes, places, strict=True):
         if box.host.index in wired:
-            middle = by + _HEAD / 2
-            line(
-                g, x, middle, bx + box.w if bx < x else bx, middle, class_="px-link", stroke_width=2
-            )
-            path(
-                g,
-                f"M{x - 3.5:.1f} {middle:.1f} a3.5 3.5 0 1 0 7 0 a3.5 3.5 0 1 0 -7 0 Z",
-                class_="px-dot",
-                fill="#0072b2",
-            )
+            middle, side = by + _HEAD / 2, bx + box.w if bx < x else bx
+            line(g, x, middle, side, middle, class_="px-link", stroke_width=2)
+            dot = f"M{x - 3.5:.1f} {middle:.1f} a3.5 3.5 0 1 0 7 0 a3.5 3.5 0 1 0 -7 0 Z"
+            path(g, dot, class_="px-dot", fill="#0072b2")
             ends.append(middle)
     line(g, x, min(ends), x, max(ends), class_="px-link", stroke_width=2)
-    text(
-        g,
-        x,
-        min(ends) - 9,
-        count(sum(between.values()), "tcp link"),
-        "px-soft",
-        10,
-        anchor="middle",
-    )
+    words = count(sum(between.values()), "tcp link")
+    text(g, x, min(ends) - 9, words, "px-soft", 10, anchor="middle")
 
 
 def _legend(root: ET.Element, x: float, y: float, t: WorldTopology) -> None:
@@ -341,3 +309,40 @@ def _legend(root: ET.Element, x: float, y: float, t: WorldTopology) -> None:
             text(root, x, y, sign, "px-sign", 11, fill=colour, font_weight=700)
             text(root, x + 15, y, f"{n} {state}", "px-soft", 11)
             x += 34 + 6.4 * len(f"{n} {state}")
+
+
+def planned(hosts: Sequence[HostPlan], *, name: str = "plan") -> WorldTopology:
+    """Return the topology that these hosts would form, for `topology`.
+
+    Parameters
+    ----------
+    hosts : sequence of HostPlan
+        In the order of the hostfile, which is the order of the ranks.
+    name : str, optional
+        Title of the picture.
+
+    Returns
+    -------
+    WorldTopology
+        Epoch 0, each rank ``"planned"``. Ranks of a host will share memory; other pairs will use
+        tcp. Process ids and cores are not known yet.
+
+    Examples
+    --------
+    >>> [rank.host for rank in planned([HostPlan("a", 2), HostPlan("b", 1)]).ranks]
+    [0, 0, 1]
+    """
+    home = [index for index, host in enumerate(hosts) for _ in range(host.ranks)]
+    return WorldTopology(
+        name=name,
+        epoch=0,
+        hosts=tuple(
+            HostInfo(index, host.name, host.addresses[0] if host.addresses else "", 0)
+            for index, host in enumerate(hosts)
+        ),
+        ranks=tuple(RankInfo(rank, host, 0, "planned") for rank, host in enumerate(home)),
+        links=tuple(
+            LinkInfo(a, b, "arena" if home[a] == home[b] else "tcp")
+            for a, b in combinations(range(len(home)), 2)
+        ),
+    )

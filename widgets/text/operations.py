@@ -1,11 +1,10 @@
-"""Describe the last operations of one rank, newest first.
-
-The data come from the flight recorders (`phalanx.workspace.Trace`).
-"""
+"""Describe what the flight recorders hold: algorithms in use, and a rank's last operations."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import msgspec
 
 from phalanx.workspace import Trace
 
@@ -13,6 +12,54 @@ from .tables import format_size
 from .world import say_ms
 
 MOST = 12  # as many lines as a person reads
+LATELY_NS = 10_000_000_000  # used "now" means within this time, the length of a monitor lane
+
+
+class UseFrame(msgspec.Struct, frozen=True, array_like=True):
+    """Algorithm of an operation for messages of ``low`` to ``high`` bytes.
+
+    ``is_split``: the group is not the world. ``is_now``: used within `LATELY_NS`.
+    """
+
+    op: str
+    algorithm: str
+    low: int
+    high: int
+    is_split: bool
+    is_now: bool
+
+
+def uses_of(trace: Trace) -> tuple[UseFrame, ...]:
+    """Return the uses from the flight recorders, without polling."""
+    records = trace.records[trace.records["algorithm"] != ""]
+    is_split = records["group"] != 0
+    ways = set(
+        zip(records["op"].tolist(), is_split.tolist(), records["algorithm"].tolist(), strict=True)
+    )
+    found = []
+    for op, of_split, algorithm in sorted(ways):
+        is_this = (records["op"] == op) & (records["algorithm"] == algorithm)
+        its = records[is_this & (is_split == of_split)]
+        is_now = int(its["entered_ns"].max()) > trace.now_ns - LATELY_NS
+        low, high = int(its["bytes"].min()), int(its["bytes"].max())
+        found.append(UseFrame(op, algorithm, low, high, is_split=of_split, is_now=is_now))
+    return tuple(found)
+
+
+def say_use(use: UseFrame) -> str:
+    """Describe one use: all_sum of 1 MiB to 4 MiB: ring.
+
+    Examples
+    --------
+    >>> say_use(UseFrame("all_sum", "staged+ring", 8, 8, is_split=True, is_now=False))
+    'all_sum in a split of 8 B: staged on each host, ring between hosts (earlier)'
+    """
+    sizes = f" of {format_size(use.low)}" if use.high else ""
+    sizes += f" to {format_size(use.high)}" if use.high > use.low else ""
+    here, _, between = use.algorithm.partition("+")
+    way = f"{here} on each host, {between} between hosts" if between else here
+    split, when = " in a split" if use.is_split else "", "" if use.is_now else " (earlier)"
+    return f"{use.op}{split}{sizes}: {way}{when}"
 
 
 def say_operations(trace: Trace, rank: int, *, most: int = MOST, is_dead: bool = False) -> str:

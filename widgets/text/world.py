@@ -18,9 +18,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 # "collective": the rank is inside an operation. "busy": the rank runs the user's Python code.
 State = Literal["planned", "starting", "idle", "busy", "collective", "input", "dead"]
 
-MOST_PAIRS = (
-    128  # pairs of hosts listed: all for 16 hosts; 1000 hosts would give half a million lines
-)
+# Pairs of hosts listed: all for 16 hosts; 1000 hosts would give half a million lines.
+MOST_PAIRS = 128
 
 
 def clean(outside: str) -> str:
@@ -47,6 +46,11 @@ def cleaned(record: Record) -> Record:
 def state_of(rank: RankInfo) -> State:
     """Return the displayed state of a rank."""
     return "collective" if rank.state == "busy" and rank.detail else rank.state
+
+
+def dead_ranks(t: WorldTopology) -> frozenset[int]:
+    """Return the numbers of the dead ranks."""
+    return frozenset(rank.rank for rank in t.ranks if rank.state == "dead")
 
 
 def count(n: int, thing: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from phalanx import _native
 from phalanx._native import TraceSummarizer
-from phalanx.protocol import LateRank, Span, Use
+from phalanx.protocol import LateRank, Span
 
 from .control import AbortKind
 
@@ -37,14 +37,12 @@ class NewSpans(NamedTuple):
 
     ``spans``: at most 16 ended operations (64 in the first read and after a pause of a second), and
     all running ones. ``missed``: operations that began, ended and were overwritten since the last
-    read. ``entries``: the newest collectives, as `ENTRY` words. ``uses``: the algorithms of all new
-    operations.
+    read. ``entries``: the newest collectives, as `ENTRY` words.
     """
 
     spans: tuple[Span, ...] = ()
     missed: int = 0
     entries: bytes = b""
-    uses: tuple[Use, ...] = ()
 
 
 def new_spans(reader: TraceSummarizer, packed: bytes) -> NewSpans:
@@ -53,16 +51,8 @@ def new_spans(reader: TraceSummarizer, packed: bytes) -> NewSpans:
     ``packed`` must hold the records from ``reader.since`` on. Running operations are returned again
     by each read, until they have ended.
     """
-    spans, missed, entries, uses = reader.read(packed)
-    return NewSpans(
-        tuple(_span_of(*its) for its in spans),
-        missed,
-        entries,
-        tuple(
-            Use(_name("op", op), _name("algorithm", algorithm), low, high, is_split)
-            for op, algorithm, low, high, is_split in uses
-        ),
-    )
+    spans, missed, entries, *_ = reader.read(packed)
+    return NewSpans(tuple(_span_of(*its) for its in spans), missed, entries)
 
 
 def _span_of(number: int, op: int, *its: int) -> Span:

@@ -34,7 +34,6 @@ _Word = Annotated[str, msgspec.Meta(max_length=64)]
 # Per rank and sample: a reader returns 64 spans, and up to as many that still run.
 MOST_SPANS = 256
 MOST_ENTRIES_NBYTES = 128 * 32  # 128 collectives of 32 bytes, as many as a reader returns
-MOST_USES = 128  # 9 operations in a few ways each, by the world and by splits
 
 # MIME type in which a rank publishes its limits to the client that runs the sweep.
 LIMITS_MIME = "application/vnd.phalanx.limits+json"
@@ -194,27 +193,14 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     failure: _Word = ""
 
 
-class Use(msgspec.Struct, frozen=True, array_like=True):
-    """Algorithm of an operation for messages of ``low`` to ``high`` bytes.
-
-    ``algorithm`` is named as in `px.trace`. ``is_split``: the group is not the world.
-    """
-
-    op: _Word
-    algorithm: _Word
-    low: _Time
-    high: _Time
-    is_split: bool = False
-
-
 class RankSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Present state of a rank, read from its host's control page.
 
     The root fills in ``state`` and ``detail``. Sums count from the slot's first process on. ``inside_ns`` and ``waiting_ns`` include operations
     that still run. ``wires`` is ``{peer: (sent, received)}`` in bytes. ``missed`` operations ended
-    and were overwritten before a sample had them. ``uses`` are of the new operations. ``entries``
-    compare ranks and are not sent to clients: group, place, entered, ended (0: not yet) of the
-    newest collectives, in words of 64 bits.
+    and were overwritten before a sample had them. ``entries`` compare ranks and are not sent to
+    clients: group, place, entered, ended (0: not yet) of the newest collectives, in words of 64
+    bits.
     """
 
     rank: Rank
@@ -229,7 +215,6 @@ class RankSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MOST_SPANS)] = ()
     missed: _Count = 0
     entries: Annotated[bytes, msgspec.Meta(max_length=MOST_ENTRIES_NBYTES)] = b""
-    uses: Annotated[tuple[Use, ...], msgspec.Meta(max_length=MOST_USES)] = ()
 
 
 class CellTime(msgspec.Struct, frozen=True, array_like=True):

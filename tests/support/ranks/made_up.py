@@ -9,7 +9,6 @@ from phalanx.protocol import (
     RankSample,
     RankState,
     Samples,
-    Use,
     WorldTopology,
 )
 from phalanx.workspace import SampleView, Trace
@@ -52,12 +51,10 @@ def sample(
     *,
     at_s: float,
     moved: int = 0,
-    uses: tuple[Use, ...] = (),
     state: RankState = "busy",
 ) -> Samples:
     """Two ranks that have sent so many bytes to each other, over a wire."""
     ranks = tuple(
-        RankSample(rank, 7, state, "", 0, 0, 0, 0, {1 - rank: (moved, 0)}, uses=uses)
-        for rank in range(2)
+        RankSample(rank, 7, state, "", 0, 0, 0, 0, {1 - rank: (moved, 0)}) for rank in range(2)
     )
     return Samples(number, int(at_s * 1e9), 0.0, 1, ranks, (), 0, (), ())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.distributed.summaries import ENTRY_NBYTES, TraceSummarizer, new_spans
-from phalanx.protocol import MOST_SPANS, MOST_USES, RankSample
+from phalanx.protocol import MOST_SPANS, RankSample
 from phalanx.protocol.host import HostSamples
 
 from ..tasks import LogOnceOnError
@@ -96,7 +96,6 @@ class SampleReader:
             found.spans[:MOST_SPANS],
             found.missed + left_out if is_watched else 0,
             found.entries,
-            found.uses[:MOST_USES],
         )
 
 

@@ -184,4 +184,4 @@ def _again(its: RankSample, is_up: bool) -> RankSample:
     Ended spans are reported once, running spans in each sample while the host is up.
     """
     spans = tuple(span for span in its.spans if is_up and not span.done_ns)
-    return msgspec.structs.replace(its, spans=spans, missed=0, entries=b"", uses=())
+    return msgspec.structs.replace(its, spans=spans, missed=0, entries=b"")

@@ -23,7 +23,7 @@ from phalanx.distributed.summaries import (
     find_stragglers,
     new_spans,
 )
-from phalanx.protocol import Span, Use
+from phalanx.protocol import Span
 
 _NAMES = _native.trace_names()
 _OPS = {name: number for number, name in _NAMES["op"].items()}
@@ -96,26 +96,6 @@ def test_mixed_operations_and_failures_are_told_of():
     spans = new_spans(TraceSummarizer(), _packed(*mixed))[0]
     assert {span.op for span in spans} == {"all_sum", "barrier"}
     assert [bool(span.failure) for span in spans].count(True) == 1
-
-
-def test_which_algorithm_was_used_for_which_sizes():
-    algorithms = {name: code for code, name in _NAMES["algorithm"].items()}
-    records = [
-        _record(0, begun=1, done=2, nbytes=64),
-        _record(1, begun=3, done=4, nbytes=4096),
-        _record(2, begun=5, done=6, nbytes=1 << 20),
-        _record(3, "all_gather", begun=7, done=0, nbytes=8, group=5),
-    ]
-    for record, name in zip(records, ("mesh", "mesh", "ring", "staged+ring"), strict=True):
-        record[-1] |= algorithms[name] << 8
-    reader = TraceSummarizer()
-    assert set(new_spans(reader, _packed(*records)).uses) == {
-        Use("all_sum", "mesh", 64, 4096),
-        Use("all_sum", "ring", 1 << 20, 1 << 20),
-        Use("all_gather", "staged+ring", 8, 8, is_split=True),
-    }
-    runs = new_spans(reader, _packed(*records)).uses
-    assert [use.op for use in runs] == ["all_gather"]
 
 
 def test_who_came_last_and_by_how_much():
@@ -260,8 +240,8 @@ def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_
     reader = TraceSummarizer()
     for packed in (b"".join(records), b"\xff" * 64 * 20 * has_largest + b"".join(records)):
         found = new_spans(reader, packed)
-        encoded = msgspec.msgpack.encode((found.spans, found.uses))
-        msgspec.msgpack.decode(encoded, type=tuple[tuple[Span, ...], tuple[Use, ...]])
+        encoded = msgspec.msgpack.encode(found.spans)
+        msgspec.msgpack.decode(encoded, type=tuple[Span, ...])
         seen = np.zeros(len(found.entries) // ENTRY_NBYTES, ENTERED)
         for name in ENTRY.names:
             seen[name] = np.frombuffer(found.entries, ENTRY)[name]
