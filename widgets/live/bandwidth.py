@@ -70,16 +70,6 @@ class Bandwidth(LiveWidget):
                 return self._sweep.run
             return self._runs[-1] if self._runs else None
 
-    def measure(self, asked: SweepRequest | None = None, *, wait: bool = False) -> SweepRun:
-        """Run a sweep and wait for its end; Ctrl-C stops it.
-
-        Raises
-        ------
-        ValueError, DistributedError
-            As in `Workspace.bench` and in the iteration of its result.
-        """
-        return self.follow(self.begin(asked or SweepRequest(), wait=wait))
-
     def begin(self, asked: SweepRequest, *, wait: bool = False) -> Sweep:
         """Check the request and make a new sweep; `follow` runs it."""
         with self._looking:
@@ -103,7 +93,7 @@ class Bandwidth(LiveWidget):
         return sweep
 
     def follow(self, sweep: Sweep) -> SweepRun:
-        """Run a sweep; the ticker shows its points."""
+        """Run a sweep to its end; the ticker shows its points. Ctrl-C stops it."""
         try:
             with sweep.ends_at_ctrl_c():
                 for _ in sweep:

@@ -85,9 +85,7 @@ class LiveWidget(anywidget.AnyWidget):
             self._shell.events.register("pre_run_cell", self._on_cell_begins)
             self._shell.events.register("post_run_cell", self._on_cell_ends)
         self.on_msg(self._on_message)
-        found = self._asked(self._workspace.topology)
-        with self._looking:
-            self._begin(found)
+        self.workspace = workspace
 
     # -- to be defined by subclasses --------------------------------------------------------------
 
@@ -152,8 +150,7 @@ class LiveWidget(anywidget.AnyWidget):
     def workspace(self, workspace: Workspace) -> None:
         found = self._asked(self._checked(workspace).topology)
         with self._looking:
-            self._workspace = workspace
-            self._why_gone = ""
+            self._workspace, self._why_gone = workspace, ""
             self._begin(found)
 
     def _checked(self, workspace: Workspace) -> Workspace:
@@ -363,8 +360,10 @@ class WorldWidget(LiveWidget):
                 why = self._why_absent(error)
         else:
             with self._looking:
-                if workspace is self._workspace:  # else another one is shown meanwhile
+                if workspace is self._workspace:
                     self._seen = found
+                else:
+                    trace = None  # another one is shown meanwhile
         picture = self._picture(trace)
         return with_alarm(picture, why) if why else picture
 

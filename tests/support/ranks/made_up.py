@@ -27,6 +27,7 @@ class MadeUp:
         self.links_progress: LinksProgress | None = None
         self.why = self.why_lost = ""
         self.is_running, self.was_left = True, False
+        self.n_ended = 0
 
     def _look(self) -> None:
         if self.why:

@@ -53,58 +53,20 @@ def make_sweep(op, n_sizes, *, transport="arena", n_wrong=0) -> list[Measurement
 def make_trace(n_ranks, *, seconds=2.0, late=0, dropped=0):
     """Ranks that all_sum every 20 ms, rank ``late`` 4 ms after the others; one barrier runs yet."""
     rows = []
+    end_ns = 10**9 + int(seconds * 1e9)
     for rank in range(n_ranks):
         for i in range(int(seconds / 0.02)):
-            begun = 10**9 + 20_000_000 * i + (4_000_000 if rank == late else 1000 * rank)
-            arrived = 10**9 + 20_000_000 * i + 4_100_000
-            rows.append(
-                (
-                    rank,
-                    0,
-                    i,
-                    1,
-                    i + 1,
-                    "all_sum",
-                    "staged",
-                    "float32",
-                    1 << 20,
-                    0,
-                    0,
-                    -1,
-                    begun,
-                    arrived,
-                    arrived + 3_000_000,
-                    "done",
-                    "",
-                )
-            )
-        begun = 10**9 + int(seconds * 1e9)
-        rows.append(
-            (
-                rank,
-                0,
-                len(rows),
-                1,
-                9999,
-                "barrier",
-                "inline",
-                "",
-                0,
-                0,
-                0,
-                -1,
-                begun,
-                0,
-                0,
-                "running",
-                "",
-            )
-        )
+            first = 10**9 + 20_000_000 * i
+            begun = first + (4_000_000 if rank == late else 1000 * rank)
+            times = begun, first + 4_100_000, first + 7_100_000
+            what = "all_sum", "staged", "float32", 1 << 20, 0, 0, -1
+            rows.append((rank, 0, i, 1, i + 1, *what, *times, "done", ""))
+        what = "barrier", "inline", "", 0, 0, 0, -1
+        rows.append((rank, 0, len(rows), 1, 9999, *what, end_ns, 0, 0, "running", ""))
     records = np.array(rows, np.dtype([("rank", "i4"), ("host", "i4"), *RECORD.descr]))
-    now_ns = 10**9 + int(seconds * 1e9) + 500_000_000
     return Trace(
         records[np.argsort(records["entered_ns"], kind="stable")].view(np.recarray),
         (HostClock("node0", 0, 0),),
         dict.fromkeys(range(n_ranks), dropped),
-        now_ns,
+        end_ns + 500_000_000,
     )

@@ -15,9 +15,8 @@ from support.promise import BOUND_S, PATIENCE_S
 from support.ranks.worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.protocol import RankInfo, RankSample, Samples, Use, WorldTopology
+from phalanx.protocol import RankInfo, WorldTopology
 from phalanx.widgets import Topology as TopologyWidget
-from phalanx.widgets.frames.rates import AlgorithmUsage, UseFrame
 from phalanx.widgets.frames.topology import Timeline, world_of
 from phalanx.widgets.text.operations import say_operations
 from phalanx.workspace import Workspace
@@ -43,24 +42,6 @@ def test_a_rank_is_in_a_collective_since_and_then_was():
     assert (rank.state, rank.since, rank.last) == ("idle", 105.0, "all_sum #2")
     (rank,) = timeline.take(_one("idle", pid=8), 106.0).ranks
     assert rank.last == ""
-
-
-def _sample(at_s, *uses, epoch=1):
-    ranks = tuple(RankSample(rank, 7, "busy", "", 0, 0, 0, 0, uses=uses) for rank in range(2))
-    return Samples(1, int(at_s * 1e9), 0.0, epoch, ranks, (), 0, (), ())
-
-
-def test_which_algorithms_are_in_use_and_which_were():
-    in_use = AlgorithmUsage()
-    small, large = Use("all_sum", "mesh", 8, 64), Use("all_sum", "ring", 1 << 20, 1 << 22)
-    in_use.take([_sample(1, large), _sample(2, small), _sample(3, Use("all_sum", "mesh", 32, 96))])
-    mesh = UseFrame("all_sum", "mesh", 8, 96, is_split=False, is_now=True)
-    ring = UseFrame("all_sum", "ring", 1 << 20, 1 << 22, is_split=False, is_now=True)
-    assert in_use.frames() == (mesh, ring)
-    in_use.take([_sample(12.5)])
-    assert [use.is_now for use in in_use.frames()] == [True, False]
-    in_use.take([_sample(13, epoch=2)])  # other ranks: nothing is known of what they will take
-    assert in_use.frames() == ()
 
 
 def test_a_host_says_its_network_card_and_that_its_ranks_take_turns():

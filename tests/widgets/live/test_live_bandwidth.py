@@ -197,28 +197,27 @@ def test_a_form_that_makes_no_sense_is_told(widget, ws, wrong, words):
     assert frame(widget)["state"] == "none"
 
 
-def test_a_failure_is_shown_and_another_sweep_takes_it_away(widget, ws):
+def fail(widget, ws, words):
+    """Run a sweep that is refused, until the page is told."""
     ask(widget, "run", **FORM)
-    ws.made[0].failure = DistributedError("a cell runs already on ranks 0-3: `x`; wait for it")
-    ws.made[0].go.release()
-    wait_for(lambda: "a cell runs already" in frame(widget)["error"])
+    ws.made[-1].failure = DistributedError(words)
+    ws.made[-1].go.release()
+    wait_for(lambda: words in frame(widget)["error"])
+
+
+def test_a_failure_is_shown_and_another_sweep_takes_it_away(widget, ws):
+    fail(widget, ws, "a cell runs already on ranks 0-3: `x`; wait for it")
     ask(widget, "run", **FORM)
     assert frame(widget)["error"] == ""
 
 
 def test_that_ranks_were_busy_is_not_told_once_they_are_free(widget, ws):
-    def refused(words):
-        ask(widget, "run", **FORM)
-        ws.made[-1].failure = DistributedError(words)
-        ws.made[-1].go.release()
-        wait_for(lambda: words in frame(widget)["error"])
-
     ws.states = ("busy",) * 4
-    refused("a cell runs already on ranks 0-3")
+    fail(widget, ws, "a cell runs already on ranks 0-3")
     assert frame(widget)["error"]
     ws.states = ("idle",) * 4
     assert frame(widget)["error"] == ""
-    refused("no shared memory is left")  # what is no matter of being free stays
+    fail(widget, ws, "no shared memory is left")  # what is no matter of being free stays
     assert "no shared memory" in frame(widget)["error"]
 
 
@@ -251,10 +250,7 @@ def test_fields_change_under_the_lock_only(ws):
     widget.changed_without_lock = set()
     with pytest.raises(ValueError, match="did you mean"):
         ask(widget, "run", **{**FORM, "op": "all_som"})
-    ask(widget, "run", **FORM)
-    ws.made[0].failure = DistributedError("a cell runs already")
-    ws.made[0].go.release()
-    wait_for(lambda: "a cell runs already" in frame(widget)["error"])
+    fail(widget, ws, "a cell runs already")
     widget.workspace = Workspace()
     assert widget.changed_without_lock == set()
     widget.close()

@@ -13,16 +13,14 @@ from support.promise import PATIENCE_S
 from support.ranks.made_up import MadeUp, sample
 from support.ranks.worlds import NASTY, make_trace, make_world
 
-from phalanx.protocol import LinkMeasurement, Use, WorldTopology
+from phalanx.protocol import WorldTopology
 from phalanx.widgets import Bandwidth, Monitor, StillPicture
 from phalanx.widgets import Topology as TopologyWidget
-from phalanx.widgets.frames import links as _link_words
 from phalanx.widgets.live import topology as _live_topology
 from phalanx.widgets.stills.svg import with_alarm
 from phalanx.workspace import Workspace
 
 _SVG = "{http://www.w3.org/2000/svg}"
-_RING = Use("all_sum", "ring", 1 << 20, 1 << 20)
 _MOVES = "moves over tcp: rank 0 to rank 1 1 MB/s, rank 1 to rank 0 1 MB/s"
 _GONE = "the supervisor of this workspace is gone, and its ranks with it; start anew"
 
@@ -68,7 +66,7 @@ def _move(widget, clock, *, to_number=6):
     for number in range(1, to_number):
         clock.now_s += 0.25
         moved = number * 250_000
-        widget.workspace.new = (sample(number, at_s=number / 4, moved=moved, uses=(_RING,)),)
+        widget.workspace.new = (sample(number, at_s=number / 4, moved=moved),)
         widget.tick()
     return msgspec.json.decode(widget.frame)
 
@@ -77,25 +75,19 @@ def test_what_moves_is_on_the_still_while_somebody_watches_ranks_at_work(widget,
     assert [link[:2] for link in _move(widget, clock)["links"]] == [[0, 1], [1, 0]]
     said = widget.still().text.splitlines()
     assert f"  {_MOVES}" in said
-    assert "  in use: all_sum of 1 MiB: ring" in said
+    assert "  in use: all_sum of 1 MiB: staged" in said
 
 
 def test_nothing_moves_between_ranks_that_are_idle(widget, clock, made_up):
     _move(widget, clock)
     made_up.world = _world("idle")
-    text = widget.still().text
-    assert "moves" not in text
-    assert "in use: all_sum of 1 MiB: ring\n" in f"{text}\n"  # a moment ago
+    assert "moves" not in widget.still().text
 
 
 def test_what_was_seen_minutes_ago_is_not_said_to_be_of_now(widget, clock, made_up):
     _move(widget, clock)
     clock.now_s += 3.0
-    text = widget.still().text
-    assert "moves" not in text
-    assert "in use: all_sum of 1 MiB: ring\n" in f"{text}\n"
-    clock.now_s += 300.0
-    assert "in use: all_sum of 1 MiB: ring (earlier)" in widget.still().text
+    assert "moves" not in widget.still().text
     # Nor is what was left to be read of that time, at the first look after it.
     made_up.new = (sample(9, at_s=2.25, moved=9_000_000),)
     widget.tick()
@@ -109,25 +101,6 @@ def test_what_a_dead_rank_did_last_does_not_move(widget, clock, made_up):
     frame = _move(widget, clock)
     assert (frame["links"], frame["ranks"][1]["state"]) == ([], "dead")
     assert "moves" not in widget.still().text
-
-
-def test_looks_at_links_that_were_measured_judge_them_once(widget, clock, made_up, monkeypatch):
-    world = make_world(1, 8)
-    n_judged = []
-    judge = _link_words.judge
-    monkeypatch.setattr(
-        _link_words, "judge", lambda links, t: n_judged.append(len(links)) or judge(links, t)
-    )
-    made_up.world = world
-    made_up.measured_links = tuple(
-        LinkMeasurement(its.a, its.b, 10.0, 2.0, 64, 0) for its in world.links
-    )
-    for _ in range(5):
-        again = msgspec.convert(msgspec.to_builtins(world), WorldTopology)
-        made_up.world = again  # as a new message brings it
-        widget.tick()
-    assert len(msgspec.json.decode(widget.world)["measured"]) == 28
-    assert n_judged == [28]
 
 
 # -- what is gone -----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class Word(LiveWidget):
     _esm = "export default { render() {} }"
     said = "first"
 
-    def _poll(self, workspace: Any, number: int) -> None:
+    def _poll(self, workspace: Any) -> None:
         """Nothing."""
 
     def _show(self, polled: None) -> None:
@@ -73,7 +73,7 @@ def make():
     made: list[Word] = []
 
     def make_one() -> Word:
-        made.append(Word(SimpleNamespace(topology=None)))
+        made.append(Word(SimpleNamespace(topology=lambda: None)))
         return made[-1]
 
     yield make_one
@@ -119,7 +119,7 @@ def test_a_terminal_has_the_picture_alone(make, shell, displayed):
 
 def test_a_cells_end_waits_once_for_all_widgets(make, shell, monkeypatch):
     asked: list[int] = []
-    monkeypatch.setattr(_live, "renew_all", lambda stills, _s, is_forced: asked.append(len(stills)))
+    monkeypatch.setattr(_live, "renew_all", lambda stills, _s: asked.append(len(stills)))
     first, second, _ = make(), make(), make()
     shell.events.trigger("pre_run_cell", None)
     shell.events.trigger("post_run_cell", None)

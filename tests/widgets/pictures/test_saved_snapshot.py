@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -45,14 +46,15 @@ def page(monkeypatch):
 
 
 class Drawn:
-    """A picture of a word that changes."""
+    """A picture of a word that changes, on the page."""
 
-    def __init__(self, text: str = "before") -> None:
-        self.text = text
+    def __init__(self) -> None:
+        self.text = "before"
         self.may_draw = threading.Event()
         self.may_draw.set()
         self.n_drawn = 0
-        self.basis: object = None
+        self.kept = SavedSnapshot(self)
+        self.kept.show(self(), MARK)
 
     def __call__(self) -> StillPicture:
         self.may_draw.wait(10)
@@ -62,127 +64,81 @@ class Drawn:
             raise RuntimeError(msg)
         return StillPicture(f"<svg>{self.text}</svg>", self.text)
 
-    def kept(self) -> SavedSnapshot:
-        """It on the page."""
-        kept = SavedSnapshot(self, lambda: self.basis)
-        kept.show(self(), MARK)
-        return kept
+    def renew(self, text: str | None = None) -> None:
+        self.text = self.text if text is None else text
+        assert self.kept.ask().wait(5.0)
 
 
-def _renew(kept: SavedSnapshot, *, is_forced: bool = False) -> None:
-    renew_all([kept], 5.0, is_forced=is_forced)
+@pytest.fixture
+def drawn(page):
+    return Drawn()
 
 
-def test_it_is_shown_once_and_then_renewed_in_its_place(page):
-    drawn = Drawn()
-    kept = SavedSnapshot(drawn)
-    _renew(kept)
-    assert (page.shown, drawn.n_drawn) == ([], 0)  # nobody has it
-    kept.show(drawn(), MARK)
-    drawn.text = "after"
-    _renew(kept)
+def test_it_is_shown_once_and_then_renewed_in_its_place(page, drawn):
+    drawn.renew("after")
     assert (page.shown, page.updates) == (["before"], ["after"])
-    _renew(kept)
+    drawn.renew()
     assert page.updates == ["after"]  # it is true yet
-    kept.show(drawn(), MARK)
+    drawn.kept.show(drawn(), MARK)
     assert page.shown == ["before", "after"]
 
 
-def test_a_picture_that_takes_long_keeps_nobody_and_comes(page):
-    drawn = Drawn()
-    kept = drawn.kept()
+def test_what_nobody_has_is_not_drawn(page):
+    assert SavedSnapshot(lambda: pytest.fail("drawn")).ask().is_set()
+    assert page.shown == []
+
+
+def test_a_picture_that_takes_long_keeps_nobody_and_comes(page, drawn):
     drawn.may_draw.clear()
     drawn.text = "after"
-    kept.ask()
-    kept.wait(kept.ask(), 0.01)
+    asked = [drawn.kept.ask() for _ in range(9)]
+    renew_all([drawn.kept], 0.01)
     assert page.updates == []
     drawn.may_draw.set()
-    wait_for(lambda: page.updates == ["after"])
+    assert all(its.wait(5.0) for its in asked)
     wait_for(lambda: not any(t.name == "phalanx-still" for t in threading.enumerate()))
+    assert page.updates == ["after"]
     assert drawn.n_drawn <= 3
 
 
-def test_where_nothing_has_changed_nothing_is_drawn(page):
-    drawn = Drawn()
-    drawn.basis = "3 cells"
-    kept = drawn.kept()
-    _renew(kept)  # of which nobody knew what it was of
-    n_drawn = drawn.n_drawn
-    _renew(kept)
-    assert drawn.n_drawn == n_drawn
-    drawn.text = "after"
-    drawn.basis = "4 cells"
-    _renew(kept)
-    assert (drawn.n_drawn, page.updates) == (n_drawn + 1, ["after"])
-    drawn.text = "at last"  # as of a thread of a rank: no cell has told of it
-    _renew(kept, is_forced=True)
-    assert page.updates == ["after", "at last"]
-    drawn.basis = None
-    _renew(kept)
-    _renew(kept)
-    assert drawn.n_drawn == n_drawn + 4
-
-
-def test_one_that_cannot_be_drawn_is_told_of_and_the_next_one_comes(page, caplog):
-    drawn = Drawn()
-    kept = drawn.kept()
-    drawn.text = ""
+def test_one_that_cannot_be_drawn_is_told_of_and_the_next_one_comes(page, drawn, caplog):
     with caplog.at_level(logging.ERROR):
-        _renew(kept)
+        drawn.renew("")
     assert "could not be drawn anew" in caplog.text
-    drawn.text = "after"
-    _renew(kept)
+    drawn.renew("after")
     assert page.updates == ["after"]
 
 
-def test_where_no_thread_can_begin_nobody_waits_and_the_next_one_comes(page, caplog, monkeypatch):
-    drawn = Drawn()
-    kept = drawn.kept()
-    drawn.text = "after"
-
+@pytest.mark.parametrize("failure", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_where_no_thread_can_begin_nobody_waits_and_the_next_one_comes(
+    page, drawn, caplog, monkeypatch, failure
+):
     def refuse(_: threading.Thread) -> None:
-        msg = "can't start new thread"
-        raise RuntimeError(msg)
+        raise failure
 
     with monkeypatch.context() as limited, caplog.at_level(logging.ERROR):
         limited.setattr(threading.Thread, "start", refuse)
-        kept.wait(kept.ask(), 60.0)
-    assert "can't start new thread" in caplog.text
+        with suppress(KeyboardInterrupt):
+            drawn.renew("after")
+    assert ("can't start new thread" in caplog.text) == isinstance(failure, RuntimeError)
     assert page.updates == []
-    _renew(kept)
-    assert page.updates == ["after"]
-
-
-def test_a_ctrl_c_while_a_thread_begins_is_not_the_end_of_all_pictures(page, monkeypatch):
-    drawn = Drawn()
-    kept = drawn.kept()
-    drawn.text = "after"
-
-    def stop(_: threading.Thread) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as stopped:
-        stopped.setattr(threading.Thread, "start", stop)
-        with pytest.raises(KeyboardInterrupt):
-            kept.ask()
-    _renew(kept)
+    drawn.renew()
     assert page.updates == ["after"]
 
 
 def test_several_are_drawn_beside_each_other_in_one_time(monkeypatch):
     now_s = [0.0]
     monkeypatch.setattr(_kept_still, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    calls: list[tuple[str, float]] = []
+    calls: list[str | float] = []
 
     class Slow:
-        def ask(self, *, is_forced: bool) -> int:
-            assert not is_forced
-            calls.append(("ask", 0))
-            return 1
+        def ask(self) -> Slow:
+            calls.append("ask")
+            return self
 
-        def wait(self, wanted: int, wait_s: float) -> None:
-            calls.append(("wait", round(wait_s, 3)))
+        def wait(self, wait_s: float) -> None:
+            calls.append(round(wait_s, 3))
             now_s[0] += min(wait_s, 0.3)
 
     renew_all([Slow(), Slow(), Slow()], 0.5)
-    assert calls == [*[("ask", 0)] * 3, ("wait", 0.5), ("wait", 0.2), ("wait", 0.0)]
+    assert calls == ["ask", "ask", "ask", 0.5, 0.2, 0.0]

@@ -12,7 +12,8 @@ from support.ranks.worlds import NASTY, make_trace, make_world
 from phalanx import widgets
 from phalanx.protocol import LinkMeasurement, RankInfo
 from phalanx.widgets import Observations, topology, uses_of
-from phalanx.widgets.frames.rates import LinkRate, UseFrame
+from phalanx.widgets.frames.rates import LinkRate
+from phalanx.widgets.text.operations import UseFrame
 
 _SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,7 +7,6 @@ notebook's kernel. Each comm has a `RankComm` in that kernel, which receives wha
 
 from __future__ import annotations
 
-import base64
 import importlib
 import itertools
 import sys
@@ -113,9 +112,8 @@ class RankComm:
         self.target_name = target
         self.rank = rank
         self.cell = cell  # the cell that opened it: output of its callbacks belongs there
-        self.sent = 0  # number of the message that is with the rank; 0: none
         self.waiting: deque[_Request] = deque()
-        self.n_dropped = 0
+        self.is_told = False  # that messages are dropped
         self._relay = relay
 
     @property
@@ -131,15 +129,19 @@ class RankComm:
         self._relay.send(self, message)
         self._relay.forget([self])
 
-    def put(self, request: _Request) -> None:
-        """Add a message to those that wait; updates become one."""
+    def put(self, request: _Request) -> bool:
+        """Add a message to those that wait; updates become one.
+
+        Return whether too many wait. Then the oldest that is no update was dropped.
+        """
         self.waiting.append(request)
         self._merge(len(self.waiting) - 1)
-        if len(self.waiting) > MOST_WAITING:
-            at = next((at for at, its in enumerate(self.waiting) if its.state() is None), 0)
-            del self.waiting[at]
-            self._merge(at)
-            self.n_dropped += 1
+        if len(self.waiting) <= MOST_WAITING:
+            return False
+        at = next((at for at, its in enumerate(self.waiting) if its.state() is None), 0)
+        del self.waiting[at]
+        self._merge(at)
+        return True
 
     def _merge(self, at: int) -> None:
         """Merge a waiting message with the one before, if both are updates."""
@@ -159,19 +161,7 @@ class RankComm:
         return self._state
 
     def _get_embed_state(self, drop_defaults: bool = False) -> Message:
-        state, paths, buffers = widget_module()._remove_buffers(self._state)
-        embedded = {
-            "model_name": self._model_name,
-            "model_module": self._model_module,
-            "model_module_version": self._model_module_version,
-            "state": state,
-        }
-        if buffers:
-            data = [base64.standard_b64encode(its).decode() for its in buffers]
-            embedded["buffers"] = [
-                {"encoding": "base64", "path": path, "data": its}
-                for path, its in zip(paths, data, strict=True)
-            ]
+        embedded: Message = widget_module().Widget._get_embed_state(self, drop_defaults)
         return embedded
 
     def close(self, *_args: Any, **_named: Any) -> None:
@@ -193,7 +183,7 @@ class WidgetRelay:
         self.is_live = self._kernel is not None
         self._lock = threading.Lock()
         self._comms: dict[str, RankComm] = {}
-        self._busy: set[RankComm] = set()  # with a message that the rank has not handled
+        self._sent: dict[RankComm, int] = {}  # number of the message that is with the rank
         # The last requests, by number. With the prefix no two clients of a workspace give one id.
         self._requests: dict[int, tuple[RankComm, _Request]] = {}
         self._prefix = f"{CALLBACK}{uuid.uuid4().hex[:8]}-"
@@ -201,22 +191,23 @@ class WidgetRelay:
         self.newest = 0  # number of the last message to a rank, for `on_passed`
 
     def _message_id(self, comm: RankComm) -> str:
-        return f"{self._prefix}{comm.sent}#{comm.rank}"
+        return f"{self._prefix}{self._sent[comm]}#{comm.rank}"
 
-    def _find(self, message_id: str) -> tuple[RankComm, _Request] | None:
+    def _number(self, message_id: str) -> int:
+        """Return the number of our message with this id; 0 for another message."""
         number = message_id.removeprefix(self._prefix).partition("#")[0]
-        return self._requests.get(int(number)) if number.isdecimal() else None
+        return int(number) if number.isdecimal() else 0
 
     def cell_of(self, message_id: str) -> str:
         """Return the cell below which a callback's output is shown."""
         with self._lock:
-            found = self._find(message_id)
+            found = self._requests.get(self._number(message_id))
         return "" if found is None else found[0].cell
 
     def running(self) -> dict[int, str]:
         """Return the oldest message that each busy rank has not handled."""
         with self._lock:
-            busy = sorted(self._busy, key=lambda comm: -comm.sent)
+            busy = sorted(self._sent, key=lambda comm: -self._sent[comm])
             return {comm.rank: self._message_id(comm) for comm in busy}
 
     def on_published(self, rank: int, cell: str, message: Message) -> None:
@@ -225,8 +216,7 @@ class WidgetRelay:
         cause = message["parent_header"].get("msg_id", "")
         if kind == "status":
             if content["execution_state"] == "idle" and cause.startswith(self._prefix):
-                number = cause.removeprefix(self._prefix).partition("#")[0]
-                self.on_passed(rank, int(number))
+                self.on_passed(rank, self._number(cause))
             return
         if self._kernel is None:
             return
@@ -240,14 +230,13 @@ class WidgetRelay:
             elif comm_id not in self._comms:
                 return  # made before this notebook was here, or closed
             comm = self._comms[comm_id]
-            found = self._find(cause)
+            sender, request = self._requests.get(self._number(cause), (None, None))
             if comm.is_widget:
                 comm.keep_state(message)
             if kind == "comm_close":
                 comm.waiting.clear()
         if kind == "comm_close":
             self.forget([comm])
-        sender, request = found or (None, None)
         is_echo = (content.get("data") or {}).get("method") == "echo_update"
         if request is not None and sender is comm and is_echo and request.earlier:
             self._echo(request, message)
@@ -298,11 +287,10 @@ class WidgetRelay:
         with self._lock:
             if comm.comm_id not in self._comms:
                 return
-            comm.put(request)
-            is_first_lost = comm.n_dropped == 1
-            ready = [] if comm.sent else [self._take_next(comm)]
+            is_first_lost = comm.put(request) and not comm.is_told
+            ready = [] if comm in self._sent else [self._take_next(comm)]
         if is_first_lost:
-            comm.n_dropped += 1
+            comm.is_told = True
             text = (
                 f"rank {comm.rank} is busy: more than {MOST_WAITING} messages wait for one of its "
                 "widgets, and the oldest clicks are dropped"
@@ -313,9 +301,8 @@ class WidgetRelay:
     def _take_next(self, comm: RankComm) -> tuple[RankComm, str, _Request]:
         """Take the next waiting message to be with the rank."""
         request = comm.waiting.popleft()
-        comm.sent = self.newest = next(self._numbers)
-        self._busy.add(comm)
-        self._requests[comm.sent] = comm, request
+        self._sent[comm] = self.newest = next(self._numbers)
+        self._requests[self.newest] = comm, request
         if len(self._requests) > KEPT_REQUESTS:
             del self._requests[next(iter(self._requests))]
         return comm, self._message_id(comm), request
@@ -332,9 +319,10 @@ class WidgetRelay:
         """
         ready = []
         with self._lock:
-            for comm in [its for its in self._busy if its.rank == rank and its.sent <= number]:
-                comm.sent = 0
-                self._busy.discard(comm)
+            for comm, sent in [*self._sent.items()]:
+                if comm.rank != rank or sent > number:
+                    continue
+                del self._sent[comm]
                 if comm.waiting:
                     ready.append(self._take_next(comm))
         self._send_all(ready)
@@ -343,7 +331,7 @@ class WidgetRelay:
         """Disable the widgets of a dead rank, and forget its comms."""
         self._retire([comm for comm in list(self._comms.values()) if comm.rank == rank])
         with self._lock:
-            self._busy = {comm for comm in self._busy if comm.rank != rank}
+            self._sent = {comm: sent for comm, sent in self._sent.items() if comm.rank != rank}
 
     def close(self) -> None:
         """Disable all widgets and forget all comms; the ranks keep theirs."""
