@@ -86,22 +86,11 @@ def frame_of(
     error: str,
     now: float,
 ) -> BandwidthFrame:
-    """Build a frame.
+    """Build a frame of the current or last sweep.
 
-    Parameters
-    ----------
-    run : SweepRun or None
-        The current or last sweep.
-    progress : SweepProgress or None
-        Progress of the sweep; None for a finished sweep of another widget or call.
-    earlier : sequence of SweepRun
-        Earlier sweeps; the last four of the same operation are sent.
-    asked : SweepRequest
-        Values for the form.
-    why_gone, error : str
-        Why the ranks are gone, and the last error; empty without one.
-    now : float
-        Clock in seconds. It makes frames differ: a page without new frames reports a dead kernel.
+    ``progress`` is None for a finished sweep of another widget or call. The last four of the
+    ``earlier`` sweeps of the same operation are sent. A page without new frames reports a dead
+    kernel, so ``now`` makes frames differ.
     """
     run = None if run is None else _cleaned(run)
     points = () if run is None else run.points

@@ -14,7 +14,7 @@ import msgspec
 
 from phalanx.distributed.bench import parse_size
 from phalanx.errors import DistributedError
-from phalanx.protocol import SweepRun, WorldTopology
+from phalanx.protocol import SweepProgress, SweepRun, WorldTopology
 from phalanx.workspace import Sweep, Workspace
 
 from ..frames.bandwidth import SweepRequest, frame_of
@@ -62,13 +62,11 @@ class Bandwidth(LiveWidget):
         self._error = ""
         self._waits_for_ranks = False  # the error says that the ranks are busy
 
-    @property
-    def run(self) -> SweepRun | None:
-        """Return the current or last sweep, as a record."""
-        with self._looking:
-            if self._sweep is not None:
-                return self._sweep.run
-            return self._runs[-1] if self._runs else None
+    def _current(self) -> tuple[SweepRun | None, SweepProgress | None, tuple[SweepRun, ...]]:
+        """Return the current or last sweep, its progress if it is ours, and the earlier ones."""
+        if self._sweep is not None:
+            return self._sweep.run, self._sweep.progress, self._runs
+        return (self._runs[-1] if self._runs else None), None, self._runs[:-1]
 
     def begin(self, asked: SweepRequest, *, wait: bool = False) -> Sweep:
         """Check the request and make a new sweep; `follow` runs it."""
@@ -123,13 +121,9 @@ class Bandwidth(LiveWidget):
         if self._waits_for_ranks and isinstance(polled, WorldTopology) and _are_idle(polled):
             self._error, self._waits_for_ranks = "", False  # no longer true
         is_gone = isinstance(polled, DistributedError) and not self._workspace.is_running
-        sweep, runs = self._sweep, self._runs
-        run = sweep.run if sweep is not None else runs[-1] if runs else None
         self._publish(
             frame_of(
-                run,
-                sweep.progress if sweep is not None else None,
-                runs if sweep is not None else runs[:-1],
+                *self._current(),
                 self._form,
                 why_gone=self._reason(polled) if is_gone else "",
                 error=self._error,
@@ -148,7 +142,8 @@ class Bandwidth(LiveWidget):
             if sweep is not None:
                 sweep.stop()
             return "stopped"
-        run = self.run
+        with self._looking:
+            run, _, _ = self._current()
         if run is None:
             msg = "nothing is measured yet"
             raise ValueError(msg)
@@ -178,11 +173,10 @@ class Bandwidth(LiveWidget):
 
     def still(self) -> StillPicture:
         """Return a picture of the measurements so far."""
-        run = self.run
+        with self._looking:
+            run, _, earlier = self._current()
         if run is None:
             return bandwidth([])
-        with self._looking:
-            earlier = self._runs if self._sweep is not None else self._runs[:-1]
         same = [one for one in earlier if one.op == run.op]
         return bandwidth(run.points, limits=run.limits, earlier=same)
 
