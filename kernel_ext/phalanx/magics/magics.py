@@ -45,7 +45,7 @@ from .arguments import (
 from .debugger_panel import DebuggerPanel
 from .notebook_view import BootLine, Label, NotebookView, hosts_of, in_one_line
 from .patches import Patches
-from .tables import Named, Sweeps
+from .tables import LiveWidgets, Named, Sweeps
 from .tabs import TabsView
 from .toolbar import Toolbar
 from .tracebacks import debug_failed, debug_ranks, show_errors
@@ -107,8 +107,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._workspace: Workspace | None = None
         self._auto = AutoDistributed(shell)
         self._named: Named = {}
-        self._live: weakref.WeakSet[widgets.Topology | widgets.Monitor] = weakref.WeakSet()
-        self._sweeps = Sweeps(shell)
+        self._live: LiveWidgets = weakref.WeakSet()
+        self._sweeps = Sweeps(shell, self._live)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
         self._while_busy = AnswersWhileBusy(shell, Toolbar.comm_id)
         self._patches = Patches()
@@ -308,7 +308,6 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         for widget in self._live:  # widgets of a workspace that was detached show it again
             if widget.workspace.name == workspace.name:
                 widget.workspace = workspace
-        self._sweeps.adopt(workspace)
         self._offer_name(workspace)
         if self._toolbar.wishes_auto():
             self._auto.set(True)

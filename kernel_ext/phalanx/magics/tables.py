@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from IPython.core.error import UsageError
 from IPython.display import display, publish_display_data
@@ -172,7 +172,6 @@ class Figures:
         self._grids: list[Grid] = []
         self._stale: dict[str, Grid] = {}  # by display id, the oldest first
         self._stands_at: dict[int, int] = {}  # rank -> number of the grid its last output is at
-        self._n_pictures = 0
         self._widget_rows: list[dict[int, tuple[Slot, Slot]]] = []  # rank -> label, widget
         self._n_widgets: dict[int, int] = defaultdict(int)
         self._now_s = 0.0
@@ -253,10 +252,9 @@ class Figures:
         behind = max(self._stands_at.get(rank, 0) for rank in ranks)
         grid = next((grid for grid in self._grids[behind:] if len(grid.slots) < FULL), None)
         if grid is None:
-            is_folded = self._n_pictures >= UNFOLDED
+            is_folded = sum(len(grid.slots) for grid in self._grids) >= UNFOLDED
             grid = Grid(len(self._grids) + 1, str(uuid.uuid4()), is_folded)
             self._grids.append(grid)
-        self._n_pictures += 1
         for rank in ranks:
             self._stands_at[rank] = grid.number
         slot = Slot(grid, ranks)
@@ -387,16 +385,20 @@ def status_for(shell: Any) -> Status:
     return Status()
 
 
+LiveWidgets: TypeAlias = "weakref.WeakSet[widgets.Topology | widgets.Monitor | widgets.Bandwidth]"
+
+
 class Sweeps:
     """The bandwidth sweeps of a notebook, of any workspace.
 
-    Sweeps of several workspaces can be compared, for example with another transport.
+    Sweeps of several workspaces can be compared, for example with another transport. ``live`` gets
+    the widgets that are shown.
     """
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, live: LiveWidgets) -> None:
         self._shell = shell
         self._earlier: tuple[SweepRun, ...] = ()
-        self._live: weakref.WeakSet[widgets.Bandwidth] = weakref.WeakSet()
+        self._live = live
 
     def measure(self, workspace: Workspace, options: Any) -> None:
         """Run a sweep, show each size, and keep the measurements.
@@ -420,12 +422,6 @@ class Sweeps:
                 print(f"# {sweep.progress.text}")  # noqa: T201
             if sweep.points:
                 self._keep(sweep.run, widget, target)
-
-    def adopt(self, workspace: Workspace) -> None:
-        """Connect live widgets to a workspace that was attached again."""
-        for widget in self._live:
-            if widget.workspace.name == workspace.name:
-                widget.workspace = workspace
 
     def _show(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
         self._live.add(widget)

@@ -195,7 +195,7 @@ class _Reader(SampleReader):
         super().__init__(
             SimpleNamespace(ranks=(4,), memory=memory, report=lambda _: SimpleNamespace(pid=9))
         )
-        summary = SimpleNamespace(spans=(), missed=0, entries=b"")
+        summary = SimpleNamespace(spans=(), missed=0, entries=b"", uses=())
         summary.__dict__.update(found)
         self._spans = {4: SimpleNamespace(has_open=True, since=0, news=summary)}
 
