@@ -63,7 +63,10 @@ class Bandwidth(LiveWidget):
         self._waits_for_ranks = False  # the error says that the ranks are busy
 
     def _current(self) -> tuple[SweepRun | None, SweepProgress | None, tuple[SweepRun, ...]]:
-        """Return the current or last sweep, its progress if it is ours, and the earlier ones."""
+        """Return the current or last sweep, its progress, and earlier sweeps.
+
+        Only our own sweep has a progress. `_looking` is held.
+        """
         if self._sweep is not None:
             return self._sweep.run, self._sweep.progress, self._runs
         return (self._runs[-1] if self._runs else None), None, self._runs[:-1]
@@ -91,7 +94,7 @@ class Bandwidth(LiveWidget):
         return sweep
 
     def follow(self, sweep: Sweep) -> SweepRun:
-        """Run a sweep to its end; the ticker shows its points. Ctrl-C stops it."""
+        """Run a sweep while the ticker shows its points; Ctrl-C stops it."""
         try:
             with sweep.ends_at_ctrl_c():
                 for _ in sweep:

@@ -99,7 +99,7 @@ class Topology(WorldWidget):
         self.world = msgspec.json.encode(world_of(self._seen, measured))
 
     def _moving(self) -> tuple[tuple[LinkRate, ...], tuple[float, ...]]:
-        """Return the current traffic of live ranks: of tcp links, and of each rank's shared memory."""
+        """Return the current traffic of tcp links, and of each rank's arena."""
         links, ranks = self._rates.links(), self._rates.ranks()
         if time.monotonic() >= self._sampled_s + NOW_S:
             return (), (0.0,) * len(ranks)

@@ -347,7 +347,7 @@ class WorldWidget(LiveWidget):
     # -- the still picture ------------------------------------------------------------------------
 
     def _picture(self, trace: Trace | None) -> StillPicture:
-        """Draw `_seen` with a trace; None: draw only what still holds of ranks without news."""
+        """Draw `_seen`; without a trace, only facts that outlast silence."""
         raise NotImplementedError
 
     def still(self) -> StillPicture:

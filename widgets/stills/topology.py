@@ -1,4 +1,4 @@
-"""Draw a still picture of hosts, ranks and links, also of ranks that are only planned."""
+"""Draw a still picture of hosts, ranks and links, running or planned."""
 
 from __future__ import annotations
 

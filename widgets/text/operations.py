@@ -1,4 +1,4 @@
-"""Describe what the flight recorders hold: algorithms in use, and a rank's last operations."""
+"""Describe algorithms in use and last operations, from the flight recorders."""
 
 from __future__ import annotations
 

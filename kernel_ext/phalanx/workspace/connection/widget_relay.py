@@ -113,7 +113,7 @@ class RankComm:
         self.rank = rank
         self.cell = cell  # the cell that opened it: output of its callbacks belongs there
         self.waiting: deque[_Request] = deque()
-        self.is_told = False  # that messages are dropped
+        self.has_warned = False  # that messages are dropped
         self._relay = relay
 
     @property
@@ -194,7 +194,7 @@ class WidgetRelay:
         return f"{self._prefix}{self._sent[comm]}#{comm.rank}"
 
     def _number(self, message_id: str) -> int:
-        """Return the number of our message with this id; 0 for another message."""
+        """Return the number of our message; 0 for another message."""
         number = message_id.removeprefix(self._prefix).partition("#")[0]
         return int(number) if number.isdecimal() else 0
 
@@ -287,10 +287,10 @@ class WidgetRelay:
         with self._lock:
             if comm.comm_id not in self._comms:
                 return
-            is_first_lost = comm.put(request) and not comm.is_told
+            is_first_lost = comm.put(request) and not comm.has_warned
             ready = [] if comm in self._sent else [self._take_next(comm)]
         if is_first_lost:
-            comm.is_told = True
+            comm.has_warned = True
             text = (
                 f"rank {comm.rank} is busy: more than {MOST_WAITING} messages wait for one of its "
                 "widgets, and the oldest clicks are dropped"
