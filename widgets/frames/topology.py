@@ -105,21 +105,14 @@ class Timeline:
     def _rank(self, info: RankInfo, now: float) -> RankFrame:
         before = self._ranks.get(info.rank)
         state, detail = state_of(info), clean(info.detail)
-        is_same = before is not None and (before.state, before.pid, _key(before.detail)) == (
-            state,
-            info.pid,
-            _key(detail),
-        )
-        since, last = now, ""
-        if before is not None:
-            if is_same:
-                since = before.since
-            was_in = before.state == "collective" and not is_same
-            last = before.detail.removeprefix("in ") if was_in else before.last
-            last = last if before.pid == info.pid else ""
         # Three digits are enough for a person, and avoid an update when only one page changed.
         rss = int(float(f"{info.rss_nbytes:.3g}"))
-        return RankFrame(state, since, info.pid, rss, detail, last)
+        if before is None or before.pid != info.pid:
+            return RankFrame(state, now, info.pid, rss, detail, last="")
+        if (before.state, _key(before.detail)) == (state, _key(detail)):
+            return RankFrame(state, before.since, info.pid, rss, detail, before.last)
+        last = before.detail.removeprefix("in ") if before.state == "collective" else before.last
+        return RankFrame(state, now, info.pid, rss, detail, last)
 
 
 def _key(detail: str) -> str:

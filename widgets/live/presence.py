@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.2  # five times a second is enough for numbers that a person reads
 POLL_LEASE_S = 6.0  # a visible view sends a message every 2 s; three may be lost
@@ -110,7 +113,11 @@ class PollTimer:
                     self._thread = None
                     return
             started_s = self._clock()
-            self._tick()
+            try:
+                self._tick()
+            except Exception:
+                # The thread must go on: the next tick may succeed.
+                log.exception("a widget could not be brought up to date")
             left_s = started_s + self._interval_s - self._clock()
             with self._changed:
                 if left_s > 0 and self._views:

@@ -75,7 +75,7 @@ class LiveWidget(anywidget.AnyWidget):
         self._has_had_views = False
         self._drawn: tuple[StillPicture, object] | None = None  # with what it was drawn of
         self._snapshot = SavedSnapshot(self._renewed_still)
-        self._ticker = PollTimer(self._tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
+        self._ticker = PollTimer(self.tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
         super().__init__()
         # ipykernel 7.4 hands a page's message to the loop that wrote to the page last. Our ticker
         # has no loop, so ipykernel would use the main loop, where each click waits for the cell's
@@ -174,13 +174,6 @@ class LiveWidget(anywidget.AnyWidget):
             with self._looking:
                 if workspace is self._workspace:  # else another one is shown meanwhile
                     self._show(polled)
-
-    def _tick(self) -> None:
-        try:
-            self.tick()
-        except Exception:
-            # The thread must go on: the next tick may succeed.
-            log.exception("a widget could not be brought up to date")
 
     def _publish(self, frame: WidgetFrame) -> bool:
         """Send a frame that has changed; return whether it was sent.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,18 +15,19 @@ from phalanx.protocol import Limit, Measurement, SweepRun
 
 from .world import clean
 
-_COLUMNS = (
-    ("size", "(B)", 12),
-    ("count", "(elements)", 12),
-    ("type", "", 12),
-    ("op", "", 13),
-    ("transport", "", 10),
-    ("algorithm", "", 11),
-    ("time", "(us)", 11),
-    ("p99", "(us)", 11),
-    ("algbw", "(GB/s)", 8),
-    ("busbw", "(GB/s)", 8),
-    ("#wrong", "", 7),
+# Name, unit, width, and the cell's text.
+_COLUMNS: tuple[tuple[str, str, int, Callable[[Measurement], str]], ...] = (
+    ("size", "(B)", 12, lambda m: str(m.nbytes)),
+    ("count", "(elements)", 12, lambda m: str(m.count)),
+    ("type", "", 12, lambda m: clean(m.dtype)),
+    ("op", "", 13, lambda m: clean(m.op)),
+    ("transport", "", 10, lambda m: clean(m.transport)),
+    ("algorithm", "", 11, lambda m: clean(m.algorithm) or "-"),  # an MPI library reports none
+    ("time", "(us)", 11, lambda m: _digits(m.time_us)),
+    ("p99", "(us)", 11, lambda m: _digits(m.p99_us)),
+    ("algbw", "(GB/s)", 8, lambda m: _digits(m.algbw_gbs)),
+    ("busbw", "(GB/s)", 8, lambda m: _digits(m.busbw_gbs)),
+    ("#wrong", "", 7, lambda m: str(m.n_wrong)),
 )
 HEADER = "\n".join(
     "#" + "".join(f"{column[line]:>{column[2]}}" for column in _COLUMNS)[1:].rstrip()
@@ -55,29 +56,12 @@ def _digits(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.2f}" if value < 1000 else f"{value:.1f}"
 
 
-def _cells(m: Measurement) -> tuple[str, ...]:
-    return (
-        str(m.nbytes),
-        str(m.count),
-        clean(m.dtype),
-        clean(m.op),
-        clean(m.transport),
-        clean(m.algorithm) or "-",  # an MPI library does not report the algorithm
-        _digits(m.time_us),
-        _digits(m.p99_us),
-        _digits(m.algbw_gbs),
-        _digits(m.busbw_gbs),
-        str(m.n_wrong),
-    )
-
-
 def format_measurement(m: Measurement) -> str:
     """Format one line of the table.
 
     Columns are separated by a space, however long a value is.
     """
-    cells = zip(_cells(m), _COLUMNS, strict=True)
-    return "".join(" " + f"{cell:>{column[2] - 1}}" for cell, column in cells)
+    return "".join(" " + f"{cell(m):>{width - 1}}" for _, _, width, cell in _COLUMNS)
 
 
 def table(measurements: Iterable[Measurement]) -> str:
@@ -89,15 +73,6 @@ def limit_words(limit: Limit) -> str:
     """Name a limit and its number: memory copy 8.21 GB/s."""
     number = f"{limit.gbs:.3g} GB/s" if limit.gbs > 0 else "not known"
     return f"{clean(limit.name)} {number}"
-
-
-def change_words(points: Iterable[Measurement]) -> list[str]:
-    """Describe each change of the algorithm in a phrase."""
-    return [
-        f"{clean(change.before)} up to {format_size(change.below)}, "
-        f"{clean(change.after)} from {format_size(change.above)}"
-        for change in algorithm_changes(points)
-    ]
 
 
 def sweep_words(points: Sequence[Measurement], limits: Sequence[Limit] = ()) -> list[str]:
@@ -122,7 +97,12 @@ def sweep_words(points: Sequence[Measurement], limits: Sequence[Limit] = ()) -> 
         if fit.alpha_s > 0 and math.isfinite(fit.half_nbytes):
             half = format_size(round(fit.half_nbytes))
             said.append(f"half of its best bandwidth at {half}")
-    return [*said, *(f"algorithm: {words}" for words in change_words(points))]
+    said += [
+        f"algorithm: {clean(change.before)} up to {format_size(change.below)}, "
+        f"{clean(change.after)} from {format_size(change.above)}"
+        for change in algorithm_changes(points)
+    ]
+    return said
 
 
 def unsized_words(m: Measurement, name: str) -> str:

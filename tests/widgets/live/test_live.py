@@ -102,13 +102,6 @@ def test_what_a_new_widget_shows(shared):
     assert world["arenas"] == [[0, 1]]
 
 
-def test_a_saved_notebook_has_the_picture(shared):
-    data, _ = shared._repr_mimebundle_()
-    assert data["image/svg+xml"].startswith("<svg")
-    assert "rank 0" in data["text/plain"]
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == shared.model_id
-
-
 def _ask(widget, **question):
     said: list[dict[str, Any]] = []
     widget.send = said.append

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -29,22 +30,12 @@ def _world(*states: str) -> WorldTopology:
     return make_world(1, 2, tcp=True, states=states)
 
 
-class Clock:
-    """What `time` is to the widget."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def time(self) -> float:
-        return 1.7e9 + self.now_s
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    """What `time` is to the widget."""
+    clock = SimpleNamespace(now_s=1000.0)
+    clock.monotonic = lambda: clock.now_s
+    clock.time = lambda: 1.7e9 + clock.now_s
     monkeypatch.setattr(_live_topology, "time", clock)
     return clock
 
@@ -61,9 +52,9 @@ def widget(clock, made_up):
     made.close()
 
 
-def _move(widget, clock, *, to_number=6):
+def _move(widget, clock):
     """Have the ranks send each other 1 MB/s, and look on."""
-    for number in range(1, to_number):
+    for number in range(1, 6):
         clock.now_s += 0.25
         moved = number * 250_000
         widget.workspace.new = (sample(number, at_s=number / 4, moved=moved),)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.ranks.worlds import NASTY, make_sweep, make_world
+from support.ranks.worlds import NASTY, make_sweep, make_trace, make_world
 
 from phalanx.distributed.bench import unknown_limit
 from phalanx.protocol import (
@@ -27,16 +27,19 @@ from phalanx.protocol import (
 )
 from phalanx.widgets import (
     HEADER,
+    Observations,
     StillPicture,
     bandwidth,
     format_measurement,
     format_size,
+    monitor,
     planned,
     sweep_csv,
     sweep_json,
     table,
     topology,
 )
+from phalanx.widgets.text.operations import UseFrame
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -136,8 +139,13 @@ def test_outside_text_is_escaped():
     world = make_world(1, 2, name=NASTY)
     dead = RankInfo(0, 0, 1, "dead", detail=NASTY)
     world = WorldTopology(NASTY, 1, world.hosts, (dead, world.ranks[1]), world.links)
+    uses = (UseFrame(NASTY, NASTY, 8, 8, is_split=False, is_now=True),)
     (m,) = make_sweep(NASTY, 1)
-    for picture in (topology(world), bandwidth([m], title=NASTY)):
+    for picture in (
+        topology(world, Observations(uses=uses)),
+        bandwidth([m], title=NASTY),
+        monitor(make_trace(2), world),
+    ):
         root = ET.fromstring(picture.svg)
         assert not list(root.iter(f"{_SVG}script"))
         assert "<script" not in picture.svg

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.ranks.worlds import NASTY, make_trace, make_world
+from support.ranks.worlds import make_trace, make_world
 
 from phalanx import widgets
 from phalanx.protocol import LinkMeasurement, RankInfo
@@ -111,14 +111,6 @@ def test_ways_of_splits_and_of_long_ago_are_told_apart():
     }
     empty = type(trace)(records[:0], trace.hosts, trace.dropped, trace.now_ns)
     assert uses_of(empty) == ()
-
-
-def test_nothing_from_outside_gets_into_the_markup():
-    t = make_world(1, 2)
-    uses = (UseFrame(NASTY, NASTY, 8, 8, is_split=False, is_now=True),)
-    picture = topology(t, Observations(uses=uses))
-    assert "<script" not in picture.svg
-    assert "\x1b" not in picture.text
 
 
 def test_the_former_names_of_public_classes_are_kept():
