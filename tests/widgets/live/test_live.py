@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from typing import Any
@@ -12,6 +13,7 @@ import psutil
 import pytest
 from support.programs.restarting import wait_for
 from support.promise import BOUND_S, PATIENCE_S
+from support.ranks.cells import wait_idle
 from support.ranks.worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
@@ -209,6 +211,46 @@ def test_what_moves_is_told_by_link_while_it_does(tmp_path):
         cell.join()
         wait_for(lambda: not moves())
         widget.close()
+
+
+@pytest.fixture
+def patient():
+    """A widget of ranks that may be frozen for long."""
+    with Workspace.start(n=2, linger=0, silence=60) as ws:
+        made = TopologyWidget(ws)
+        yield made
+        made.close()
+
+
+def test_a_measurement_tells_how_far_it_is_and_is_stopped(patient):
+    widget = patient
+
+    def measuring():
+        widget.tick()
+        return _frame(widget)["measuring"]
+
+    assert widget.answer("stop_links", {}) == "no link is measured now"
+    frozen = psutil.Process(widget.workspace.topology().ranks[1].pid)
+    frozen.send_signal(signal.SIGSTOP)  # or it would be over before anybody could stop it
+    said: list[str] = []
+    thread = threading.Thread(target=lambda: said.append(widget.answer("links", {})))
+    thread.start()
+    try:
+        wait_for(lambda: measuring() == "0 of 1 link")
+        assert widget.answer("stop_links", {}) == "the measurement was asked to stop"
+        wait_idle(widget.workspace, 0)  # it was stopped: the other one cannot end the measurement
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+    thread.join(PATIENCE_S)
+    assert said == ["stopped; what was measured until then is not kept"]
+    assert measuring() == ""
+    assert widget.answer("links", {}) == "1 link measured, none slow or broken"
+    # On the still it is told as well, and forgotten with the process that it was measured of.
+    assert "1 link measured, none slow or broken" in widget.still().text
+    widget.workspace.restart(1, force=True)
+    widget.tick()
+    assert msgspec.json.decode(widget.world)["measured"] == []
+    assert "measured" not in widget.still().text
 
 
 @pytest.mark.promise

@@ -1,6 +1,6 @@
 """Links that are measured: how far it is, and forgotten where a rank is another process.
 
-A measurement is stopped in widgets/live/test_live_links.py.
+A measurement is stopped in widgets/live/test_live.py.
 """
 
 from __future__ import annotations
