@@ -51,7 +51,12 @@ BYTES_PER_S = 20e6  # limit for grids that are sent again, so that a browser sta
 UNFOLDED = 16  # pictures of a cell; later grids are folded
 MAX_NAMED = 1000  # remembered display ids of figures
 ERASE = "\r\x1b[K"
-_FORMS = (".csv", ".json", ".svg")
+# By ending of the file: what of a sweep is saved.
+_FORMS: dict[str, Callable[[SweepRun, widgets.Bandwidth], str]] = {
+    ".csv": lambda run, _: widgets.sweep_csv(run.points),
+    ".json": lambda run, _: widgets.sweep_json(run),
+    ".svg": lambda _, widget: widget.still().svg,
+}
 _MOST_KEPT = 16
 
 
@@ -416,17 +421,17 @@ class Sweeps:
             if options.still or not hasattr(self._shell, "kernel"):
                 self._print(sweep, widget)
             else:
-                self._show(sweep, widget)
+                self._live.add(widget)
+                widget.show()
+                widget.follow(sweep)
         finally:
             if sweep.progress.state == "stopped":
                 print(f"# {sweep.progress.text}")  # noqa: T201
             if sweep.points:
-                self._keep(sweep.run, widget, target)
-
-    def _show(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
-        self._live.add(widget)
-        widget.show()
-        widget.follow(sweep)
+                run = sweep.run
+                self._earlier = (*self._earlier, run)[-_MOST_KEPT:]
+                if target is not None:
+                    target.write_text(_FORMS[target.suffix](run, widget), encoding="utf-8")
 
     def _print(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
         status = status_for(self._shell)
@@ -446,21 +451,12 @@ class Sweeps:
                 display(widget.still())
             widget.close()
 
-    def _keep(self, run: SweepRun, widget: widgets.Bandwidth, target: Path | None) -> None:
-        self._earlier = (*self._earlier, run)[-_MOST_KEPT:]
-        if target is not None:
-            forms = {
-                ".csv": lambda: widgets.sweep_csv(run.points),
-                ".json": lambda: widgets.sweep_json(run),
-                ".svg": lambda: widget.still().svg,
-            }
-            target.write_text(forms[target.suffix](), encoding="utf-8")
-
 
 def _checked(name: str) -> Path:
     target = Path(name)
     if target.suffix not in _FORMS:
-        msg = f"a sweep is saved as {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, not as {name!r}"
+        *forms, last = _FORMS
+        msg = f"a sweep is saved as {', '.join(forms)} or {last}, not as {name!r}"
         raise UsageError(msg)
     if not target.parent.is_dir():
         msg = f"there is no folder {str(target.parent)!r} to save {target.name!r} in"
