@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from IPython.display import DisplayHandle, display
@@ -89,10 +88,3 @@ class SavedSnapshot:
         return replace(
             picture, svg=picture.svg.replace("<svg", f'<svg data-px-still="{self._mark}"', 1)
         )
-
-
-def renew_all(stills: Iterable[SavedSnapshot], wait_s: float) -> None:
-    """Redraw all pictures in parallel; wait at most ``wait_s`` for all."""
-    until_s = time.monotonic() + wait_s
-    for drawn in [its.ask() for its in stills]:
-        drawn.wait(max(0.0, until_s - time.monotonic()))

@@ -26,7 +26,7 @@ from phalanx.workspace import Trace, Workspace
 
 from ..stills.svg import StillPicture, with_alarm
 from .presence import PollTimer
-from .snapshot import SavedSnapshot, renew_all
+from .snapshot import SavedSnapshot
 
 if TYPE_CHECKING:
     from ..frames import WidgetFrame
@@ -411,7 +411,9 @@ def keep_stills(widgets: Iterable[LiveWidget], *, is_forced: bool = False) -> No
     there = [its for its in widgets if its._may_have_views]
     for its in there if is_forced else ():
         its._drawn = None
-    renew_all([its._snapshot for its in there], STILL_S)
+    until_s = time.monotonic() + STILL_S
+    for drawn in [its._snapshot.ask() for its in there]:  # they draw at the same time
+        drawn.wait(max(0.0, until_s - time.monotonic()))
 
 
 def _keep_subshell(_data: Any, subshell_id: str | None) -> str | None:

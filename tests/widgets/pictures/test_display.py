@@ -118,21 +118,26 @@ def test_a_terminal_has_the_picture_alone(make, shell, displayed):
 
 
 def test_a_cells_end_waits_once_for_all_widgets(make, shell, monkeypatch):
-    asked: list[int] = []
-    monkeypatch.setattr(_live, "renew_all", lambda stills, _s: asked.append(len(stills)))
-    first, second, _ = make(), make(), make()
+    asked: list[object] = []
+    drawn = SimpleNamespace(wait=lambda _s: None)
+    monkeypatch.setattr(_kept_still.SavedSnapshot, "ask", lambda its: asked.append(its) or drawn)
+    first, second, third = made = [make(), make(), make()]
     shell.events.trigger("pre_run_cell", None)
-    shell.events.trigger("post_run_cell", None)
-    assert asked == [3]
+
+    def end_cell() -> list[Word]:
+        asked.clear()
+        shell.events.trigger("post_run_cell", None)
+        return [its for one in asked for its in made if its._snapshot is one]
+
+    assert end_cell() == [first, second, third]
     first.close()
     for view in ("a", "b"):
         second._on_message(second, {"kind": "open", "view": view}, [])
     second._on_message(second, {"kind": "look", "view": "a"}, [])
     second._on_message(second, {"kind": "close", "view": "a"}, [])
-    shell.events.trigger("post_run_cell", None)
+    assert end_cell() == [second, third]
     second._on_message(second, {"kind": "close", "view": "b"}, [])  # no page has it any more
-    shell.events.trigger("post_run_cell", None)
-    assert asked == [3, 2, 1]
+    assert end_cell() == [third]
 
 
 def test_a_widget_that_is_closed_while_a_cell_ends_waits_for_no_picture(make, shell):

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 from support.programs.restarting import wait_for
 
-from phalanx.widgets import StillPicture
+from phalanx.widgets import StillPicture, keep_stills
 from phalanx.widgets.live import snapshot as _kept_still
-from phalanx.widgets.live.snapshot import SavedSnapshot, renew_all
+from phalanx.widgets.live import widget as _live
+from phalanx.widgets.live.snapshot import SavedSnapshot
 
 MARK = "0123456789abcdef0123456789abcdef"
 
@@ -92,7 +93,7 @@ def test_a_picture_that_takes_long_keeps_nobody_and_comes(page, drawn):
     drawn.may_draw.clear()
     drawn.text = "after"
     asked = [drawn.kept.ask() for _ in range(9)]
-    renew_all([drawn.kept], 0.01)
+    assert not asked[-1].wait(0.01)
     assert page.updates == []
     drawn.may_draw.set()
     assert all(its.wait(5.0) for its in asked)
@@ -128,7 +129,7 @@ def test_where_no_thread_can_begin_nobody_waits_and_the_next_one_comes(
 
 def test_several_are_drawn_beside_each_other_in_one_time(monkeypatch):
     now_s = [0.0]
-    monkeypatch.setattr(_kept_still, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(_live, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     calls: list[str | float] = []
 
     class Slow:
@@ -140,5 +141,5 @@ def test_several_are_drawn_beside_each_other_in_one_time(monkeypatch):
             calls.append(round(wait_s, 3))
             now_s[0] += min(wait_s, 0.3)
 
-    renew_all([Slow(), Slow(), Slow()], 0.5)
+    keep_stills([SimpleNamespace(_may_have_views=True, _snapshot=Slow()) for _ in range(3)])
     assert calls == ["ask", "ask", "ask", 0.5, 0.2, 0.0]
