@@ -28,8 +28,7 @@ class TraceSummarizer:
     ]:
         """Return ``(spans, missed, entries, uses)`` of records as `Recorder.read` packs them.
 
-        Spans have the fields of `phalanx.protocol`'s, with numbers (0 to 255) for names. ``uses``
-        have operation, algorithm, fewest and most bytes, and whether the group is a split.
+        Spans and uses have the fields of `phalanx.protocol`'s, with numbers (0 to 255) for names.
         At most 16 spans are of finished operations (64 after a pause); each running operation has
         its own span. ``missed`` operations began, ended and were overwritten since the last read.
         ``entries`` are group, place, entered and ended (0: it runs) of the 128 newest collectives,
