@@ -64,6 +64,11 @@ describe("the widget", () => {
   const find = <E extends HTMLElement>(query: string): E => root.querySelector(query) as E;
   const button = (words: string): HTMLButtonElement =>
     [...root.querySelectorAll("button")].find((b) => b.textContent === words) as HTMLButtonElement;
+  const type = (label: string, words: string): void => {
+    const field = find<HTMLInputElement>(`[aria-label="${label}"]`);
+    field.value = words;
+    field.dispatchEvent(new Event("input"));
+  };
   const show = (frame: Frame): void => model.set("frame", packed(frame));
   const asked = (): Record<string, unknown>[] => model.sent.filter((m) => m["kind"] === "ask");
 
@@ -105,8 +110,8 @@ describe("the widget", () => {
 
   it("asks for what the form says, and stops it", async () => {
     show(make_frame(8, { state: "done" }));
-    find<HTMLSelectElement>("[aria-label=operation]").value = "all_max";
-    find<HTMLInputElement>('[aria-label="last size"]').value = "64K";
+    type("operation", "all_max");
+    type("last size", "64K");
     find<HTMLFormElement>("form").requestSubmit();
     expect(last(asked())).toMatchObject({ action: "run", op: "all_max", begin: "8", end: "64K", factor: 4, iters: 20 });
     expect(button("Starting…").disabled).toBe(true);
@@ -120,7 +125,7 @@ describe("the widget", () => {
 
   it("keeps what is typed while frames come", () => {
     show(make_frame(8, { state: "done" }));
-    find<HTMLInputElement>('[aria-label="first size"]').value = "1K";
+    type("first size", "1K");
     show(make_frame(8, { state: "done" }));
     expect(find<HTMLInputElement>('[aria-label="first size"]').value).toBe("1K");
   });

@@ -102,6 +102,7 @@ describe("view", () => {
     label(1).click();
     expect(label(1).getAttribute("aria-pressed")).toBe("true");
     expect(root.querySelector(".px-facts")?.textContent).toContain("process 41200");
+    [0, 1, 2].forEach((at) => (label(at).getBoundingClientRect = () => ({ top: at }) as DOMRect)); // one below the other
     label(1).dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
     expect(document.activeElement).toBe(label(2));
     const canvas = root.querySelector("canvas") as HTMLCanvasElement;

@@ -1,0 +1,178 @@
+// The live Monitor widget: a lane for each rank, late ranks, and traffic between ranks. It draws the frames of
+// phalanx.widgets.Monitor, and turns clicks into requests.
+
+import type { ComponentChildren, VNode } from "preact";
+
+import { Button } from "./shared/dom";
+import { decode } from "./shared/model";
+import { jump_to_cell, say_cell } from "./shared/notebook";
+import { save_text } from "./shared/save";
+import { module_of, WidgetView } from "./shared/view";
+import { count, rate } from "./shared/words";
+import type { World } from "./topology/state";
+import { Labels } from "./monitor/labels";
+import { Lanes } from "./monitor/lanes";
+import { colour_of } from "./monitor/paint";
+import { History, type Cell, type Frame } from "./monitor/state";
+import { duration, percent, say_held_up, say_late, say_missed, say_rank, traffic } from "./monitor/words";
+
+const MOST_LINKS = 8;
+const SAVE_S = 60;
+const HISTORY_S = 20;
+
+class MonitorView extends WidgetView<Frame> {
+  private readonly history = new History();
+  private readonly lanes = new Lanes(this.history, () => this.update(), (cell) => this.jump(cell));
+  private world: World | null = null;
+  private has_asked = false;
+  private said = "";
+
+  override open(style: string): void {
+    this.on("change:world", () => this.on_world());
+    this.on_world();
+    super.open(style);
+    this.disposables.add(this.lanes.watch());
+  }
+
+  /** Fetch the frames from before this view, so that a reloaded page has its lanes again. */
+  protected override on_seen(): void {
+    if (this.has_asked) return;
+    this.has_asked = true;
+    void this.requests.ask("history", {}, HISTORY_S).then(({ ok, text }) => {
+      if (!ok) return;
+      const newest = this.history.newest;
+      const earlier = JSON.parse(text) as Frame[];
+      this.history.reset();
+      for (const frame of earlier) this.history.add(frame);
+      if (newest) this.history.add(newest);
+      this.update();
+    });
+  }
+
+  private on_world(): void {
+    this.world = decode<World>(this.model.get("world") as DataView);
+    this.update();
+  }
+
+  protected override take(frame: Frame): void {
+    if (this.history.newest && frame.world !== this.history.newest.world) this.lanes.forget();
+    this.history.add(frame);
+    this.frame = this.history.newest;
+  }
+
+  private jump(cell: Cell | null): void {
+    if (!cell) this.say("no cell ran there");
+    else if (!cell.number || !jump_to_cell(this.root, cell.number)) this.say(say_cell(cell.number));
+  }
+
+  private say(text: string): void {
+    this.said = text;
+    this.update();
+  }
+
+  private save(): void {
+    this.say("reading the flight recorders …");
+    void this.requests.ask("save", {}, SAVE_S).then(({ ok, text }) => {
+      const at = text.indexOf("\n"); // the first line describes the file; the rest is the file
+      if (ok) save_text("trace.json", text.slice(at + 1), "application/json");
+      this.say(ok ? text.slice(0, at) : text);
+    });
+  }
+
+  protected override update(): void {
+    super.update();
+    this.lanes.draw();
+  }
+
+  protected view(): ComponentChildren {
+    const { frame, lanes, world } = this;
+    const n = frame?.ranks.length || world?.home.length || 0;
+    const chosen = frame?.ranks[lanes.chosen];
+    const missed = frame ? say_missed(frame) : "";
+    const now = frame ? say_held_up(frame) : "";
+    return (
+      <>
+        {this.top(frame ? (world?.name ?? "") : "", frame ? `${count(n, "rank")} · epoch ${frame.epoch}` : "", this.tools())}
+        {this.late(frame, now)}
+        {/* Times change with each frame: screen readers get only text without times. */}
+        <div class="px-unseen" role="status">
+          {now}
+        </div>
+        <div class="px-stage">
+          {frame && <Labels frame={frame} chosen={lanes.chosen} choose={(rank) => lanes.choose(rank)} />}
+          {lanes.view()}
+        </div>
+        <div class="px-legend">{this.legend()}</div>
+        <div class="px-facts" hidden={!chosen}>
+          {chosen && `${say_rank(lanes.chosen, chosen)}; process ${chosen.pid}`}
+        </div>
+        <ol class="px-links" aria-label="traffic between ranks">
+          {frame && this.links(frame)}
+        </ol>
+        <div class="px-missed" hidden={!missed}>
+          {missed}
+        </div>
+        <div class="px-foot" role="status">
+          {this.said}
+        </div>
+      </>
+    );
+  }
+
+  private tools(): VNode {
+    const { lanes } = this;
+    const { right, length } = lanes.window;
+    return (
+      <div class="px-modes" role="group" aria-label="time">
+        <Button
+          words={right === null ? "Pause" : "Paused"}
+          title="stop the picture; the ranks go on"
+          is_pressed={right !== null}
+          press={() => lanes.pause()}
+        />
+        <Button words="−" title="zoom out: more time" press={() => lanes.zoom(2)} />
+        <span class="px-span">{duration(length)}</span>
+        <Button words="+" title="zoom in: less time" press={() => lanes.zoom(0.5)} />
+        <Button words="Now" title="follow the ranks again" press={() => lanes.follow(true)} />
+        <Button
+          words="Save a trace"
+          title="the last operations of each rank, for ui.perfetto.dev"
+          press={() => this.save()}
+        />
+      </div>
+    );
+  }
+
+  private late(frame: Frame | null, now: string): VNode {
+    const late = frame?.number ? say_late(frame, this.is_live ? 1000 * this.since_s : 0).join("; ") : "waiting for the first look at the ranks …";
+    return <div class={now && late ? "px-late px-alarm" : "px-late"}>{frame && (late || "nobody holds the others up")}</div>;
+  }
+
+  private legend(): VNode[] {
+    const entry = (look: string, colour: string, words: string): VNode => (
+      <span class="px-count">
+        <span class={`px-swatch ${look}`} style={{ background: colour }} aria-hidden="true" />
+        {words}
+      </span>
+    );
+    const items = [...this.history.ops].sort().map((op) => entry("", `var(--px-${colour_of(op)}, var(--px-soft))`, op));
+    if (!items.length) return [];
+    return [...items, entry("px-pale", "", "pale: waiting for the last rank"), entry("px-strip", "", "a cell runs")];
+  }
+
+  private links(frame: Frame): VNode[] {
+    const busy = traffic(frame, this.world?.arenas ?? []);
+    const most = busy[0]?.[1] ?? 0;
+    const rows = busy.slice(0, MOST_LINKS).map(([words, bytes]): [string, number] => [`${words}: ${rate(bytes)}`, bytes / most]);
+    if (busy.length > rows.length) rows.push([`and ${busy.length - rows.length} more`, 0]);
+    if (!rows.length) rows.push(["nothing moves between the ranks now", 0]);
+    return rows.map(([words, share]) => (
+      <li>
+        <span>{words}</span>
+        <i style={{ width: percent(share).replace(" ", "") }} />
+      </li>
+    ));
+  }
+}
+
+export default module_of(MonitorView, "px-monitor");
