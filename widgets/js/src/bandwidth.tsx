@@ -6,7 +6,7 @@ import { createRef, type ComponentChildren, type VNode } from "preact";
 import { Chart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
 import { is_running, NO_SWEEP, say_point, type Frame } from "./bandwidth/state";
-import { Button } from "./shared/dom";
+import { button } from "./shared/dom";
 import { save_text } from "./shared/save";
 import { on_theme } from "./shared/theme";
 import { module_of, WidgetView } from "./shared/view";
@@ -80,9 +80,9 @@ class BandwidthView extends WidgetView<Frame> {
   private save_buttons(is_on: boolean): VNode {
     return (
       <span class="px-modes" role="group" aria-label="save">
-        {["CSV", "JSON"].map((form) => (
-          <Button words={form} label={`save as ${form}`} is_off={!is_on} press={() => void this.save(form.toLowerCase())} />
-        ))}
+        {["CSV", "JSON"].map((form) =>
+          button(form, "", () => void this.save(form.toLowerCase()), { "aria-label": `save as ${form}`, is_off: !is_on })
+        )}
       </span>
     );
   }

@@ -3,7 +3,7 @@
 
 import type { ComponentChildren, VNode } from "preact";
 
-import { Button } from "./shared/dom";
+import { button } from "./shared/dom";
 import { decode } from "./shared/model";
 import { jump_to_cell, say_cell } from "./shared/notebook";
 import { save_text } from "./shared/save";
@@ -31,7 +31,7 @@ class MonitorView extends WidgetView<Frame> {
     this.on("change:world", () => this.on_world());
     this.on_world();
     super.open(style);
-    this.disposables.add(this.lanes.watch());
+    this.disposables.on_resize(this.lanes.canvas, () => this.lanes.draw());
   }
 
   /** Fetch the frames from before this view, so that a reloaded page has its lanes again. */
@@ -102,17 +102,17 @@ class MonitorView extends WidgetView<Frame> {
           {frame && <Labels frame={frame} chosen={lanes.chosen} choose={(rank) => lanes.choose(rank)} />}
           {lanes.view()}
         </div>
-        <div class="px-legend">{this.legend()}</div>
+        <div class="px-legend px-soft">{this.legend()}</div>
         <div class="px-facts" hidden={!chosen}>
           {chosen && `${say_rank(lanes.chosen, chosen)}; process ${chosen.pid}`}
         </div>
-        <ol class="px-links" aria-label="traffic between ranks">
+        <ol class="px-links px-soft" aria-label="traffic between ranks">
           {frame && this.links(frame)}
         </ol>
-        <div class="px-missed" hidden={!missed}>
+        <div class="px-missed px-soft" hidden={!missed}>
           {missed}
         </div>
-        <div class="px-foot" role="status">
+        <div class="px-foot px-soft" role="status">
           {this.said}
         </div>
       </>
@@ -121,24 +121,15 @@ class MonitorView extends WidgetView<Frame> {
 
   private tools(): VNode {
     const { lanes } = this;
-    const { right, length } = lanes.window;
+    const is_paused = lanes.window.right !== null;
     return (
       <div class="px-modes" role="group" aria-label="time">
-        <Button
-          words={right === null ? "Pause" : "Paused"}
-          title="stop the picture; the ranks go on"
-          is_pressed={right !== null}
-          press={() => lanes.pause()}
-        />
-        <Button words="−" title="zoom out: more time" press={() => lanes.zoom(2)} />
-        <span class="px-span">{duration(length)}</span>
-        <Button words="+" title="zoom in: less time" press={() => lanes.zoom(0.5)} />
-        <Button words="Now" title="follow the ranks again" press={() => lanes.follow(true)} />
-        <Button
-          words="Save a trace"
-          title="the last operations of each rank, for ui.perfetto.dev"
-          press={() => this.save()}
-        />
+        {button(is_paused ? "Paused" : "Pause", "stop the picture; the ranks go on", () => lanes.pause(), { "aria-pressed": is_paused })}
+        {button("−", "zoom out: more time", () => lanes.zoom(2))}
+        <span class="px-span px-soft">{duration(lanes.window.length)}</span>
+        {button("+", "zoom in: less time", () => lanes.zoom(0.5))}
+        {button("Now", "follow the ranks again", () => lanes.follow(true))}
+        {button("Save a trace", "the last operations of each rank, for ui.perfetto.dev", () => this.save())}
       </div>
     );
   }

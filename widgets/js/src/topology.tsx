@@ -3,7 +3,7 @@
 
 import type { ComponentChildren, VNode } from "preact";
 
-import { Button } from "./shared/dom";
+import { button } from "./shared/dom";
 import { decode } from "./shared/model";
 import { module_of, WidgetView } from "./shared/view";
 import { Details } from "./topology/details";
@@ -33,16 +33,10 @@ class TopologyView extends WidgetView<Frame> {
     this.on("change:world", () => this.on_world());
     this.on("change:mode", () => this.draw());
     this.on("change:selected", () => this.update());
-    const on_key = (event: Event): void => {
-      if ((event as KeyboardEvent).key === "Escape" && this.chosen >= 0) this.choose(this.chosen);
-    };
-    this.root.addEventListener("keydown", on_key);
-    this.disposables.add(() => this.root.removeEventListener("keydown", on_key));
-    if (typeof ResizeObserver !== "undefined") {
-      const observer = new ResizeObserver(() => this.measure());
-      observer.observe(this.root);
-      this.disposables.add(() => observer.disconnect());
-    }
+    this.disposables.on<KeyboardEvent>(this.root, "keydown", ({ key }) => {
+      if (key === "Escape" && this.chosen >= 0) this.choose(this.chosen);
+    });
+    this.disposables.on_resize(this.root, () => this.measure());
     this.on_world();
   }
 
@@ -169,12 +163,10 @@ class TopologyView extends WidgetView<Frame> {
           onKeyDown={(event) => this.on_search_key(event)}
         />
         <div class="px-modes" role="group" aria-label="view">
-          {Object.entries(MODES).map(([mode, words]) => (
-            <Button words={words} is_pressed={mode === this.mode} press={() => this.put("mode", mode)} />
-          ))}
+          {Object.entries(MODES).map(([mode, words]) => button(words, "", () => this.put("mode", mode), { "aria-pressed": mode === this.mode }))}
           <span class="px-modes" role="group" aria-label="zoom">
-            <Button words="−" title="smaller" is_off={this.zoomed === 0} press={() => this.zoom(-1)} />
-            <Button words="+" title="larger" is_off={this.zoomed === ZOOMS.length - 1} press={() => this.zoom(1)} />
+            {button("−", "smaller", () => this.zoom(-1), { is_off: this.zoomed === 0 })}
+            {button("+", "larger", () => this.zoom(1), { is_off: this.zoomed === ZOOMS.length - 1 })}
           </span>
         </div>
       </>

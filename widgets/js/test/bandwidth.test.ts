@@ -6,17 +6,9 @@ import {
   decades, panel, say_point, short, ticks, type Frame,
 } from "../src/bandwidth/state";
 import { FakeModel, packed } from "./support/fakes";
-import { FakePlot, make_frame, make_point, stub_browser } from "./support/sweeps";
+import { FakePlot, make_frame, make_point } from "./support/sweeps";
 
 vi.mock("uplot", async () => ({ default: (await import("./support/sweeps")).FakePlot }));
-stub_browser();
-
-const media = new Map<string, EventTarget>();
-vi.stubGlobal("matchMedia", (query: string) => {
-  const known = media.get(query) ?? new EventTarget();
-  media.set(query, known);
-  return known;
-});
 
 function last<T>(all: T[] | undefined): T | undefined {
   return all?.[all.length - 1];
@@ -157,10 +149,10 @@ describe("the widget", () => {
   it("draws anew when the reader takes another scheme", () => {
     show(make_frame(3));
     const { n_drawn } = FakePlot.of("time");
-    media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
+    matchMedia("(prefers-color-scheme: dark)").dispatchEvent(new Event("change"));
     expect(FakePlot.of("time").n_drawn).toBe(n_drawn + 1);
     close();
-    media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
+    matchMedia("(prefers-color-scheme: dark)").dispatchEvent(new Event("change"));
     expect(FakePlot.of("time").n_drawn).toBe(n_drawn + 1);
   });
 });

@@ -5,10 +5,9 @@ import { h, render } from "preact";
 
 import { Chart } from "../src/bandwidth/chart";
 import type { Frame, Kind } from "../src/bandwidth/state";
-import { FakePlot, make_frame, make_point, stub_browser } from "./support/sweeps";
+import { FakePlot, make_frame, make_point } from "./support/sweeps";
 
 vi.mock("uplot", async () => ({ default: (await import("./support/sweeps")).FakePlot }));
-stub_browser();
 
 describe("a panel", () => {
   const drawn = (kind: Kind, frame: Frame): FakePlot => {

@@ -30,7 +30,6 @@ describe("view", () => {
   afterEach(() => close()); // its timers would outlive the page
   beforeEach(() => {
     document.body.replaceChildren();
-    HTMLCanvasElement.prototype.getContext = (() => null) as never; // jsdom draws nothing
   });
 
   it("says in words what the lanes show", () => {

@@ -5,10 +5,9 @@ import monitor from "../src/monitor";
 import topology from "../src/topology";
 import { FakeModel, make_frame, make_rank, make_world, nodes_of, packed } from "./support/fakes";
 import { frame, rank } from "./support/monitor_frames";
-import { FakePlot, make_frame as make_sweep, stub_browser } from "./support/sweeps";
+import { FakePlot, make_frame as make_sweep } from "./support/sweeps";
 
 vi.mock("uplot", async () => ({ default: (await import("./support/sweeps")).FakePlot }));
-stub_browser();
 
 type Status = { status?: "live" | "gone"; why?: string };
 /** Frame `n` of each view, with other words in each. */
@@ -32,7 +31,6 @@ describe.each([
 
   beforeEach(() => {
     vi.useFakeTimers();
-    HTMLCanvasElement.prototype.getContext = (() => null) as never; // jsdom draws nothing
     model = new FakeModel();
     root = document.body.appendChild(document.createElement("div"));
     model.values.set("selected", 0);

@@ -2,7 +2,7 @@
 
 import type { VNode } from "preact";
 
-import { Button } from "../shared/dom";
+import { button } from "../shared/dom";
 import type { Frame, SweepRequest } from "./state";
 
 type Fields = { [name in keyof SweepRequest]: string };
@@ -37,20 +37,18 @@ export class Form {
       if (can_run) this.send("run", { ...this.fields, factor: Number(this.fields.factor), iters: Number(this.fields.iters) });
     };
     return (
-      <form class="px-form" aria-label="the sweep" onSubmit={submit}>
+      <form class="px-row" aria-label="the sweep" onSubmit={submit}>
         {this.choice("op", "operation", "operation")}
         {this.choice("dtype", "of", "dtype")}
         {this.field("begin", "from", "first size", 5)}
         {this.field("end", "to", "last size", 5)}
         {this.field("factor", "×", "factor from size to size", 2)}
         {this.field("iters", "calls", "timed calls per size", 4)}
-        <Button type="submit" words={this.waits === "run" ? "Starting…" : "Run"} is_off={!can_run} />
-        <Button
-          words={this.waits === "stop" ? "Stopping…" : "Stop"}
-          is_alarm
-          is_off={!is_live || !is_on || this.waits === "stop"}
-          press={() => this.send("stop", {})}
-        />
+        {button(this.waits === "run" ? "Starting…" : "Run", "", () => undefined, { type: "submit", is_off: !can_run })}
+        {button(this.waits === "stop" ? "Stopping…" : "Stop", "", () => this.send("stop", {}), {
+          class: "px-button px-alarm",
+          is_off: !is_live || !is_on || this.waits === "stop",
+        })}
       </form>
     );
   }

@@ -44,7 +44,7 @@ export function Labels({ frame, chosen, choose }: Props): VNode {
             <span class="px-sign" aria-hidden="true">
               {STATES[now.state].sign}
             </span>
-            <span class="px-words">
+            <span class="px-words px-soft">
               <span class="px-share">{is_dead ? "dead" : percent(now.rate.share)}</span>
               <span>{is_dead || is_small ? "" : " comm."}</span>
               <span class="px-rate">{moved ? ` · ${rate(moved)}` : ""}</span>

@@ -3,7 +3,7 @@
 import { createRef, type VNode } from "preact";
 
 import { colours_of } from "../shared/theme";
-import { height_of, paint, rank_at } from "./paint";
+import { height_of, Painter, rank_at } from "./paint";
 import { cell_at, panned, span_at, zoomed, type Cell, type History, type Span, type Window } from "./state";
 import { say_span } from "./words";
 
@@ -65,15 +65,7 @@ export class Lanes {
     );
   }
 
-  /** Draw anew when the canvas changes its size; return what ends that. */
-  watch(): () => void {
-    if (typeof ResizeObserver === "undefined") return () => undefined;
-    const observer = new ResizeObserver(() => this.draw());
-    observer.observe(this.canvas);
-    return () => observer.disconnect();
-  }
-
-  private get canvas(): HTMLCanvasElement {
+  get canvas(): HTMLCanvasElement {
     return this.place.current as HTMLCanvasElement;
   }
 
@@ -93,18 +85,16 @@ export class Lanes {
   draw(): void {
     if (this.is_due) return;
     this.is_due = true;
-    const paint_now = (): void => {
+    requestAnimationFrame(() => {
       this.is_due = false;
       this.paint();
-    };
-    if (typeof requestAnimationFrame === "undefined") paint_now();
-    else requestAnimationFrame(paint_now);
+    });
   }
 
   private paint(): void {
     const { canvas } = this;
     if (!canvas) return; // closed meanwhile
-    const ratio = typeof devicePixelRatio === "number" ? devicePixelRatio : 1;
+    const ratio = devicePixelRatio;
     const height = height_of(this.history.lanes.length);
     const [w, h] = [Math.round(this.width * ratio), Math.round(height * ratio)];
     if (canvas.width !== w || canvas.height !== h) {
@@ -115,8 +105,9 @@ export class Lanes {
     const context = canvas.getContext("2d");
     if (!context) return;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const view = { left: this.right - this.window.length, right: this.right, now: this.now };
-    paint(context, this.history, { ...view, width: this.width, chosen: this.chosen }, colours_of(canvas));
+    const { history, right, now, width, chosen } = this;
+    const view = { left: right - this.window.length, right, now, width, chosen };
+    new Painter(context, history, view, colours_of(canvas)).paint();
   }
 
   /** Choose a rank, or none if it was chosen. */
@@ -188,12 +179,8 @@ export class Lanes {
     const [x, top] = this.tip;
     const width = this.canvas?.clientWidth ?? 0;
     const at = Math.max(0, Math.min(x, width));
-    const is_right = at > width / 2;
-    return {
-      left: is_right ? "auto" : `${at + 12}px`,
-      right: is_right ? `${width - at + 12}px` : "auto",
-      top: `${top}px`,
-    };
+    const side = at > width / 2 ? { right: `${width - at + 12}px` } : { left: `${at + 12}px` };
+    return { ...side, top: `${top}px` };
   }
 
   private on_up(event: PointerEvent): void {

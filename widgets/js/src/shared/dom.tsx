@@ -2,39 +2,26 @@
 
 import { Component, createElement, type ComponentChild, type ComponentChildren, type JSX, type VNode } from "preact";
 
-interface ButtonProps {
-  words: string;
-  press?: () => void; // a form's button has none
-  title?: string; // also names a button whose words are only a symbol
-  label?: string | undefined;
-  is_off?: boolean;
-  is_pressed?: boolean | undefined; // of a button that has two states
-  is_alarm?: boolean;
-  is_hidden?: boolean;
-  type?: "button" | "submit";
-}
+type ButtonProps = Omit<JSX.ButtonHTMLAttributes<HTMLButtonElement>, "onClick"> & { press: () => void; is_off?: boolean };
 
 /** A button; one that is off keeps the focus, so that keys are not lost. */
-export class Button extends Component<ButtonProps> {
-  override render(its: ButtonProps): VNode {
-    const { words, press, title, label = words.length === 1 ? title : undefined, is_off = false } = its;
+class Button extends Component<ButtonProps> {
+  override render({ press, is_off = false, ...attributes }: ButtonProps): ComponentChild {
     const has_focus = document.activeElement === this.base;
-    return (
-      <button
-        type={its.type ?? "button"}
-        class={its.is_alarm ? "px-button px-alarm" : "px-button"}
-        title={title}
-        hidden={its.is_hidden}
-        disabled={is_off && !has_focus}
-        aria-label={label}
-        aria-disabled={(is_off && has_focus) || undefined}
-        aria-pressed={its.is_pressed}
-        onClick={(event) => (is_off ? event.preventDefault() : press?.())}
-      >
-        {words}
-      </button>
-    );
+    const look = { disabled: is_off && !has_focus, "aria-disabled": (is_off && has_focus) || undefined };
+    const on_click = (event: Event): void => (is_off ? event.preventDefault() : press());
+    return <button type="button" class="px-button" {...attributes} {...look} onClick={on_click} />;
   }
+}
+
+/** Return a button; `title` also names one whose words are only a symbol. */
+export function button(words: string, title: string, press: () => void, more: Partial<ButtonProps> = {}): VNode {
+  const label = words.length === 1 ? { "aria-label": title } : {};
+  return (
+    <Button title={title || undefined} press={press} {...label} {...more}>
+      {words}
+    </Button>
+  );
 }
 
 interface TabStopProps extends JSX.HTMLAttributes<HTMLElement> {
@@ -131,9 +118,15 @@ export class Disposables {
     this.undo.push(undo);
   }
 
-  on(target: EventTarget, name: string, handle: () => void): void {
-    target.addEventListener(name, handle);
-    this.add(() => target.removeEventListener(name, handle));
+  on<E extends Event>(target: EventTarget, name: string, handle: (event: E) => void): void {
+    target.addEventListener(name, handle as EventListener);
+    this.add(() => target.removeEventListener(name, handle as EventListener));
+  }
+
+  on_resize(element: Element, call: () => void): void {
+    const observer = new ResizeObserver(call);
+    observer.observe(element);
+    this.add(() => observer.disconnect());
   }
 
   every(seconds: number, call: () => void): void {

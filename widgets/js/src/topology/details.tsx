@@ -2,7 +2,7 @@
 
 import type { VNode } from "preact";
 
-import { Button } from "../shared/dom";
+import { button } from "../shared/dom";
 import type { Requests } from "../shared/requests";
 import { facts, STATES, type Frame, type World } from "./state";
 
@@ -30,39 +30,21 @@ export class Details {
     this.now = frame.now + since_frame_s;
     const is_dead = now.state === "dead";
     const is_off = this.is_asking || !is_live;
+    const ask = (action: string, meanwhile: string) => () => this.ask(action, { rank }, meanwhile);
+    const words = this.is_sure ? "Restart: its variables go" : "Restart";
+    const look = this.is_sure || is_dead ? "px-button px-alarm" : "px-button";
     return (
       <section class="px-details" data-state={now.state} aria-label={`rank ${rank}`}>
         <h3>{`rank ${rank} · ${STATES[now.state].words}`}</h3>
         <dl>
-          {facts(world, frame, rank, since_frame_s).flatMap(([name, value]) => [<dt>{name}</dt>, <dd>{value}</dd>])}
+          {facts(world, frame, rank, since_frame_s).flatMap(([name, value]) => [<dt class="px-soft">{name}</dt>, <dd>{value}</dd>])}
         </dl>
         <div class="px-buttons">
-          <Button
-            words="Where is it?"
-            title="the rank's stack, as seen from outside"
-            is_off={is_off || is_dead}
-            press={() => this.ask("stacks", { rank }, "looking …")}
-          />
-          <Button
-            words="Last operations"
-            title="what this rank's flight recorder holds"
-            is_off={is_off}
-            press={() => this.ask("operations", { rank }, "reading …")}
-          />
-          <Button
-            words="Interrupt the cell"
-            title="stop the cell that runs, on all its ranks"
-            is_off={is_off}
-            press={() => this.ask("interrupt", {}, "asking the ranks to stop …")}
-          />
-          <Button
-            words={this.is_sure ? "Restart: its variables go" : "Restart"}
-            title="put a new process in this rank's place"
-            is_off={is_off}
-            is_alarm={this.is_sure || is_dead}
-            press={() => this.restart(is_dead)}
-          />
-          <Button words="Close" title="close this panel" press={this.close} />
+          {button("Where is it?", "the rank's stack, as seen from outside", ask("stacks", "looking …"), { is_off: is_off || is_dead })}
+          {button("Last operations", "what this rank's flight recorder holds", ask("operations", "reading …"), { is_off })}
+          {button("Interrupt the cell", "stop the cell that runs, on all its ranks", ask("interrupt", "asking the ranks to stop …"), { is_off })}
+          {button(words, "put a new process in this rank's place", () => this.restart(is_dead), { is_off, class: look })}
+          {button("Close", "close this panel", this.close)}
         </div>
         <pre role="status" aria-live="polite" tabIndex={0} class={this.is_failure ? "px-failed" : ""} hidden={!this.said}>
           {this.said}

@@ -2,7 +2,7 @@
 
 import { createRef, type VNode } from "preact";
 
-import { Button } from "../shared/dom";
+import { button } from "../shared/dom";
 import type { Requests } from "../shared/requests";
 import type { Frame } from "./state";
 
@@ -25,6 +25,7 @@ export class LinkMeasurement {
   /** Return progress and the stop button in all views, even if another view sent the request. */
   view(frame: Frame, is_live: boolean): VNode {
     const is_measuring = is_live && frame.measuring !== "";
+    const is_off = !is_live || this.is_asking || is_measuring;
     const [press, stop] = this.buttons.current?.querySelectorAll("button") ?? [];
     if (press && !is_measuring && document.activeElement === stop) {
       // Do not leave the focus on a button that disappears.
@@ -34,19 +35,11 @@ export class LinkMeasurement {
     return (
       <div class="px-measure">
         <div class="px-buttons" ref={this.buttons}>
-          <Button
-            words="Measure the links"
-            title="latency and bandwidth of each link, one after the other"
-            is_off={!is_live || this.is_asking || is_measuring}
-            press={() => void this.ask()}
-          />
-          <Button
-            words="Stop"
-            title="stop measuring; what was measured until then is not kept"
-            is_off={this.is_stopping}
-            is_hidden={!is_measuring}
-            press={() => void this.stop()}
-          />
+          {button("Measure the links", "latency and bandwidth of each link, one after the other", () => void this.ask(), { is_off })}
+          {button("Stop", "stop measuring; what was measured until then is not kept", () => void this.stop(), {
+            is_off: this.is_stopping,
+            hidden: !is_measuring,
+          })}
           {/* Not read aloud: it changes all the time. */}
           <span class="px-soft">{is_measuring ? frame.measuring : ""}</span>
         </div>
