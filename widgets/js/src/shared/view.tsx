@@ -101,7 +101,7 @@ export abstract class WidgetView<Frame extends Status> {
       <>
         <header class="px-bar">
           <strong class="px-name">{name}</strong>
-          <span class="px-soft">{head}</span>
+          {head && <span class="px-soft">{head}</span>}
           <span class="px-pill" role="status" data-state={is_live ? said : undefined}>
             {!frame ? "" : is_live ? said : frame.status === "gone" ? "gone" : "no answer"}
           </span>
