@@ -41,9 +41,11 @@ describe("requests", () => {
     const [one, two] = [new Requests(model, new Disposables()), new Requests(model, new Disposables())];
     const first = one.ask("stacks", { rank: 1 }, 5);
     const second = two.ask("stacks", { rank: 2 }, 5);
-    model.answer(true, "second");
+    const answer = (n: number, ok: boolean, text: string): void =>
+      model.tell("msg:custom", { kind: "answer", id: model.sent[n]?.["id"], ok, text });
+    answer(1, true, "second");
     expect(await second).toEqual({ ok: true, text: "second" });
-    model.tell("msg:custom", { kind: "answer", id: model.sent[0]?.["id"], ok: false, text: "first" });
+    answer(0, false, "first");
     expect(await first).toEqual({ ok: false, text: "first" });
   });
   it("gives up in time", async () => {
