@@ -171,6 +171,12 @@ export class Chart extends Component<Props> {
     const { frame } = this.props;
     const { ctx, bbox } = u;
     const ratio = devicePixelRatio;
+    const line = (x1: number, y1: number, x2: number, y2: number): void => {
+      ctx.beginPath();
+      ctx.moveTo(x1, y1);
+      ctx.lineTo(x2, y2);
+      ctx.stroke();
+    };
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -183,10 +189,7 @@ export class Chart extends Component<Props> {
       const y = u.valToPos(limit.gbs, "y", true);
       ctx.strokeStyle = ctx.fillStyle = this.colours("input");
       ctx.setLineDash([7 * ratio, 4 * ratio]);
-      ctx.beginPath();
-      ctx.moveTo(bbox.left, y);
-      ctx.lineTo(bbox.left + bbox.width, y);
-      ctx.stroke();
+      line(bbox.left, y, bbox.left + bbox.width, y);
       const at = y - bbox.top < 18 * ratio ? y + 13 * ratio : y - 5 * ratio; // inside the panel
       ctx.fillText(`${limit.name} ${short(limit.gbs)} GB/s`, bbox.left + 8 * ratio, at);
     }
@@ -196,10 +199,7 @@ export class Chart extends Component<Props> {
       ctx.strokeStyle = this.colours(OWN);
       ctx.fillStyle = this.colours("soft");
       ctx.setLineDash(CHANGE_DASH.map((pixels) => pixels * ratio));
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
+      line(x, bbox.top, x, bbox.top + bbox.height);
       ctx.textAlign = is_left ? "left" : "right";
       const y = bbox.top + bbox.height - (8 + 14 * (i % 3)) * ratio;
       ctx.fillText(`${change.before} → ${change.after}`, x + (is_left ? 4 : -4) * ratio, y);
@@ -209,10 +209,7 @@ export class Chart extends Component<Props> {
     ctx.globalAlpha = 0.55;
     for (const { nbytes, low, high } of this.whiskers()) {
       const x = u.valToPos(nbytes, "x", true);
-      ctx.beginPath();
-      ctx.moveTo(x, u.valToPos(low, "y", true));
-      ctx.lineTo(x, u.valToPos(high, "y", true));
-      ctx.stroke();
+      line(x, u.valToPos(low, "y", true), x, u.valToPos(high, "y", true));
     }
     ctx.globalAlpha = 1;
     ctx.textAlign = "center";

@@ -75,12 +75,17 @@ export abstract class WidgetView<Frame extends Status> {
     this.is_due = !this.is_closed; // an answer may come late
     if (this.is_drawing) return; // what is drawn takes the focus from a button, or gives it
     this.is_drawing = true;
-    while (this.is_due) {
-      this.is_due = false;
-      this.root.classList.toggle("px-grey", this.frame !== null && !this.is_live);
-      render([<style>{still_rules(String(this.model.get("still_id") ?? ""))}</style>, this.view()], this.root);
+    try {
+      while (this.is_due) this.draw_once();
+    } finally {
+      this.is_drawing = false;
     }
-    this.is_drawing = false;
+  }
+
+  private draw_once(): void {
+    this.is_due = false;
+    this.root.classList.toggle("px-grey", this.frame !== null && !this.is_live);
+    render([<style>{still_rules(String(this.model.get("still_id") ?? ""))}</style>, this.view()], this.root);
   }
 
   protected get since_s(): number {
