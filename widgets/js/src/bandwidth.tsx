@@ -119,8 +119,9 @@ class BandwidthView extends WidgetView<Frame> {
 
   private async save(form: string): Promise<void> {
     const { ok, text } = await this.requests.ask(form, {}, ANSWER_S);
-    if (!ok) this.fail(text);
-    else save_text(`phalanx-${this.frame?.asked.op ?? "sweep"}.${form}`, text, form === "csv" ? "text/csv" : "application/json");
+    const name = `phalanx-${this.frame?.asked.op ?? "sweep"}.${form}`;
+    if (ok) save_text(name, text, form === "csv" ? "text/csv" : "application/json");
+    else this.fail(text);
   }
 
   private on_key(event: KeyboardEvent): void {

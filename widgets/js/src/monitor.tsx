@@ -124,7 +124,9 @@ class MonitorView extends WidgetView<Frame> {
     const is_paused = lanes.window.right !== null;
     return (
       <div class="px-modes" role="group" aria-label="time">
-        {button(is_paused ? "Paused" : "Pause", "stop the picture; the ranks go on", () => lanes.pause(), { "aria-pressed": is_paused })}
+        {button(is_paused ? "Paused" : "Pause", "stop the picture; the ranks go on", () => lanes.pause(), {
+          "aria-pressed": is_paused,
+        })}
         {button("−", "zoom out: more time", () => lanes.zoom(2))}
         <span class="px-span px-soft">{duration(lanes.window.length)}</span>
         {button("+", "zoom in: less time", () => lanes.zoom(0.5))}
@@ -135,8 +137,10 @@ class MonitorView extends WidgetView<Frame> {
   }
 
   private late(frame: Frame | null, now: string): VNode {
-    const late = frame?.number ? say_late(frame, this.is_live ? 1000 * this.since_s : 0).join("; ") : "waiting for the first look at the ranks …";
-    return <div class={now && late ? "px-late px-alarm" : "px-late"}>{frame && (late || "nobody holds the others up")}</div>;
+    if (!frame) return <div class="px-late" />;
+    const since_ms = this.is_live ? 1000 * this.since_s : 0;
+    const late = frame.number ? say_late(frame, since_ms).join("; ") : "waiting for the first look at the ranks …";
+    return <div class={now && late ? "px-late px-alarm" : "px-late"}>{late || "nobody holds the others up"}</div>;
   }
 
   private legend(): VNode[] {
@@ -154,8 +158,9 @@ class MonitorView extends WidgetView<Frame> {
   private links(frame: Frame): VNode[] {
     const busy = traffic(frame, this.world?.arenas ?? []);
     const most = busy[0]?.[1] ?? 0;
-    const rows = busy.slice(0, MOST_LINKS).map(([words, bytes]): [string, number] => [`${words}: ${rate(bytes)}`, bytes / most]);
-    if (busy.length > rows.length) rows.push([`and ${busy.length - rows.length} more`, 0]);
+    const shown = busy.slice(0, MOST_LINKS);
+    const rows = shown.map(([words, bytes]): [string, number] => [`${words}: ${rate(bytes)}`, bytes / most]);
+    if (busy.length > shown.length) rows.push([`and ${busy.length - shown.length} more`, 0]);
     if (!rows.length) rows.push(["nothing moves between the ranks now", 0]);
     return rows.map(([words, share]) => (
       <li>

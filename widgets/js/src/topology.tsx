@@ -10,7 +10,9 @@ import { Details } from "./topology/details";
 import { LinkTable, links_of, type Link } from "./topology/link_table";
 import type { Box } from "./topology/links";
 import { LinkMeasurement } from "./topology/measure";
-import { by_state, death_announcement, headline, host_of, MANY, matches, STATES, type Frame, type World } from "./topology/state";
+import {
+  by_state, death_announcement, headline, host_of, MANY, matches, STATES, type Frame, type World,
+} from "./topology/state";
 import { Tiles } from "./topology/tiles";
 
 const MODES = { tiles: "Tiles", compact: "Compact", links: "Links" };
@@ -163,7 +165,9 @@ class TopologyView extends WidgetView<Frame> {
           onKeyDown={(event) => this.on_search_key(event)}
         />
         <div class="px-modes" role="group" aria-label="view">
-          {Object.entries(MODES).map(([mode, words]) => button(words, "", () => this.put("mode", mode), { "aria-pressed": mode === this.mode }))}
+          {Object.entries(MODES).map(([mode, words]) =>
+            button(words, "", () => this.put("mode", mode), { "aria-pressed": mode === this.mode }),
+          )}
           <span class="px-modes" role="group" aria-label="zoom">
             {button("−", "smaller", () => this.zoom(-1), { is_off: this.zoomed === 0 })}
             {button("+", "larger", () => this.zoom(1), { is_off: this.zoomed === ZOOMS.length - 1 })}
@@ -174,16 +178,15 @@ class TopologyView extends WidgetView<Frame> {
   }
 
   private stage(world: World, frame: Frame): VNode {
-    const { links, boxes, chosen, query, marked } = this;
+    const { links, boxes, chosen, query, marked, since_s } = this;
     const its = { world, frame, chosen, query, choose: (rank: number) => this.choose(rank) };
     if (this.mode === "links") return <LinkTable {...its} links={links} />;
     const mark = (rank: number): void => {
       this.marked = rank;
       this.update();
     };
-    return (
-      <Tiles {...its} is_small={this.mode === "compact"} since_frame_s={this.since_s} boxes={boxes} marked={marked} mark={mark} />
-    );
+    const is_small = this.mode === "compact";
+    return <Tiles {...its} {...{ is_small, boxes, marked, mark }} since_frame_s={since_s} />;
   }
 }
 

@@ -31,6 +31,7 @@ export class Details {
     const is_dead = now.state === "dead";
     const is_off = this.is_asking || !is_live;
     const ask = (action: string, meanwhile: string) => () => this.ask(action, { rank }, meanwhile);
+    const interrupt = ask("interrupt", "asking the ranks to stop …");
     const words = this.is_sure ? "Restart: its variables go" : "Restart";
     const look = this.is_sure || is_dead ? "px-button px-alarm" : "px-button";
     return (
@@ -40,9 +41,11 @@ export class Details {
           {facts(world, frame, rank, since_frame_s).flatMap(([name, value]) => [<dt class="px-soft">{name}</dt>, <dd>{value}</dd>])}
         </dl>
         <div class="px-buttons">
-          {button("Where is it?", "the rank's stack, as seen from outside", ask("stacks", "looking …"), { is_off: is_off || is_dead })}
+          {button("Where is it?", "the rank's stack, as seen from outside", ask("stacks", "looking …"), {
+            is_off: is_off || is_dead,
+          })}
           {button("Last operations", "what this rank's flight recorder holds", ask("operations", "reading …"), { is_off })}
-          {button("Interrupt the cell", "stop the cell that runs, on all its ranks", ask("interrupt", "asking the ranks to stop …"), { is_off })}
+          {button("Interrupt the cell", "stop the cell that runs, on all its ranks", interrupt, { is_off })}
           {button(words, "put a new process in this rank's place", () => this.restart(is_dead), { is_off, class: look })}
           {button("Close", "close this panel", this.close)}
         </div>

@@ -51,7 +51,8 @@ export function LinkTable({ world, links, frame, chosen, query, choose }: Props)
   const wanted = query.trim().toLowerCase();
   const is_found = frame.ranks.map((rank, number) => matches(query, number, rank, host_of(world, number)));
   // A number is that of a rank or process: it may also be a part of what was measured.
-  const is_named = ({ path, words }: Link): boolean => !/^\d*$/.test(wanted) && `${path} ${words}`.toLowerCase().includes(wanted);
+  const is_name = !/^\d*$/.test(wanted);
+  const is_named = ({ path, words }: Link): boolean => is_name && `${path} ${words}`.toLowerCase().includes(wanted);
   const shown = links.filter((link) => is_named(link) || link.ranks.some((rank) => is_found[rank]));
   return (
     <div class="px-link-table">

@@ -97,7 +97,9 @@ export function Curves({ world, frame, boxes, marked }: Props): VNode {
         {words && <title>{words}</title>}
       </path>,
     );
-    if (is_moving) heads.push(<path key={`${key} head`} d={arrows(its, there > AWAY * back, back > AWAY * there)} class="px-arrow" />);
+    if (!is_moving) continue;
+    const head = arrows(its, there > AWAY * back, back > AWAY * there);
+    heads.push(<path key={`${key} head`} d={head} class="px-arrow" />);
   }
   return (
     <svg class="px-curves" aria-hidden="true">

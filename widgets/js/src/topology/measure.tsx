@@ -25,6 +25,7 @@ export class LinkMeasurement {
   /** Return progress and the stop button in all views, even if another view sent the request. */
   view(frame: Frame, is_live: boolean): VNode {
     const is_measuring = is_live && frame.measuring !== "";
+    const look = this.is_failure ? "px-measured px-failed" : "px-measured";
     const is_off = !is_live || this.is_asking || is_measuring;
     const [press, stop] = this.buttons.current?.querySelectorAll("button") ?? [];
     if (press && !is_measuring && document.activeElement === stop) {
@@ -35,7 +36,9 @@ export class LinkMeasurement {
     return (
       <div class="px-measure">
         <div class="px-buttons" ref={this.buttons}>
-          {button("Measure the links", "latency and bandwidth of each link, one after the other", () => void this.ask(), { is_off })}
+          {button("Measure the links", "latency and bandwidth of each link, one after the other", () => void this.ask(), {
+            is_off,
+          })}
           {button("Stop", "stop measuring; what was measured until then is not kept", () => void this.stop(), {
             is_off: this.is_stopping,
             hidden: !is_measuring,
@@ -43,7 +46,7 @@ export class LinkMeasurement {
           {/* Not read aloud: it changes all the time. */}
           <span class="px-soft">{is_measuring ? frame.measuring : ""}</span>
         </div>
-        <div class={this.is_failure ? "px-measured px-failed" : "px-measured"} role="status" aria-live="polite" hidden={!this.said}>
+        <div class={look} role="status" aria-live="polite" hidden={!this.said}>
           {this.said}
         </div>
       </div>

@@ -72,7 +72,8 @@ function HostBox({ host, ...its }: Props & { host: World["hosts"][number] }): VN
   );
 }
 
-function Tile({ rank, host_name, frame, since_frame_s, chosen, query, choose, mark }: Props & { rank: number; host_name: string }): VNode | null {
+function Tile({ rank, host_name, ...its }: Props & { rank: number; host_name: string }): VNode | null {
+  const { frame, since_frame_s, chosen, query, choose, mark } = its;
   const now = frame.ranks[rank];
   if (!now) return null;
   const for_s = now.state === "idle" ? "" : age(age_s(now, frame, since_frame_s));
