@@ -163,7 +163,7 @@ def page_faults(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 FINDERS = {
     ".py": python_faults, ".pyi": python_faults, ".md": page_faults,
-    ".cpp": native_faults, ".hpp": native_faults, ".ts": native_faults,
+    ".cpp": native_faults, ".hpp": native_faults, ".ts": native_faults, ".tsx": native_faults,
 }  # fmt: skip
 
 

@@ -2,5 +2,5 @@
 import { defineConfig } from "vitest/config";
 
 export default defineConfig({
-  test: { environment: "jsdom", include: ["test/**/*.test.ts"] },
+  test: { environment: "jsdom", setupFiles: ["test/support/setup.ts"], include: ["test/**/*.test.ts"] },
 });

@@ -6,6 +6,7 @@ It knows the server and the browser; what is looked at is the test's. Pictures a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,6 +91,10 @@ class Onlooker:
         """Keep a picture."""
         ARTIFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=ARTIFACTS / f"live-{self.kind}-{what}.png")
+
+    def read(self, words: str | re.Pattern[str], where: str = ".jp-OutputArea") -> None:
+        """Wait for words on the page, by default in what a cell has put out."""
+        self.page.locator(where).get_by_text(words).first.wait_for()
 
     def press(self, words: str, **options: Any) -> None:
         """Click a button of the widget."""

@@ -40,7 +40,8 @@ _PLAY = """async ([code, css, values]) => {
         on: (name, handle) => { (heard[name] ??= []).push(handle); },
     };
     const url = URL.createObjectURL(new Blob([code], {type: 'text/javascript'}));
-    (await import(url)).default.render({model, el: root});
+    window.close_it = (await import(url)).default.render({model, el: root});
+    URL.revokeObjectURL(url);
 }"""
 
 
@@ -48,9 +49,10 @@ def _packed(record: bytes) -> str:
     return base64.b64encode(record).decode()
 
 
-def play(page: Any, name: str, traits: Mapping[str, bytes]) -> None:
-    """Show a widget alone, between a button before and one after it."""
-    page.set_content("<body style='margin:0'></body>")
+def play(page: Any, name: str, traits: Mapping[str, bytes], *, policy: str = "") -> None:
+    """Show a widget alone, between a button before and one after it; `policy` is the page's own."""
+    head = f"<meta http-equiv='Content-Security-Policy' content=\"{policy}\">" if policy else ""
+    page.set_content(f"{head}<body style='margin:0'></body>")
     page.evaluate(
         _PLAY,
         [

@@ -16,7 +16,7 @@ from support.places import ROOT
 from tools import plain_english
 
 _MOST_LINES = 900
-_HAND_WRITTEN = {".py", ".pyi", ".cpp", ".hpp", ".c", ".h", ".ts", ".js", ".sh", ".txt", ".cmake"}
+_HAND_WRITTEN = {".py", ".pyi", ".cpp", ".hpp", ".c", ".h", ".ts", ".tsx", ".js", ".sh", ".txt", ".cmake"}  # fmt: skip
 _GENERATED = ("widgets/static/", "widgets/labextension/static/", "widgets/js/package-lock.json")
 _TOP = {"pyproject.toml", "README.md", "LICENSE", "kernel_ext", "native", "widgets", "notebooks", "tests"}  # fmt: skip
 # The rooms of the engine, from the lowest; a file may include its own room and those before it.

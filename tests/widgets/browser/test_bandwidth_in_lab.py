@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 
 import pytest
-from support.notebooks.browser import PATIENCE_MS
 from support.notebooks.jupyter_servers import change_theme, saved_picture
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 from support.runs.tiers import deep
@@ -40,12 +39,7 @@ class Reader(Onlooker):
     kind = "bandwidth"
 
     def see(self, state: str) -> None:
-        self.widget.get_by_role("status").get_by_text(state, exact=True).wait_for(
-            timeout=PATIENCE_MS
-        )
-
-    def press(self, words: str) -> None:
-        self.widget.get_by_role("button", name=words, exact=True).click(timeout=PATIENCE_MS)
+        self.widget.get_by_role("status").get_by_text(state, exact=True).wait_for()
 
     def write(self, label: str, words: str) -> None:
         self.widget.get_by_label(label, exact=True).fill(words)
@@ -67,9 +61,7 @@ def test_measure_stop_and_save(tmp_path):
 
 def _measure(reader: Reader) -> None:
     reader.run_cell(1)
-    reader.page.locator(".jp-OutputArea").get_by_text("2 ranks on 1 host").first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    reader.read("2 ranks on 1 host")
     reader.run_cell(2)
     reader.see("done")
     assert re.match(r"done after 9 of 9 sizes, [\d.]+ s", reader.far)
@@ -87,14 +79,12 @@ def _measure(reader: Reader) -> None:
 
 def _stop_and_run_again(reader: Reader) -> None:
     # So many calls that the last sizes take their 5 s each, on any machine. How many of the first
-    # are over when it stops is the machine's affair (what is said of it: test_in_browser.py).
+    # are over when it stops is the machine's affair.
     reader.write("timed calls per size", "100000")
     reader.write("last size", "8M")
     reader.press("Run")
     reader.see("measuring")
-    reader.widget.locator(".px-far").get_by_text(re.compile(r"^\d+ of 11 sizes, about")).wait_for(
-        timeout=PATIENCE_MS
-    )
+    reader.read(re.compile(r"^\d+ of 11 sizes, about"), ".px-far")
     reader.look("measuring")
     reader.press("Stop")
     reader.see("stopped")
@@ -126,19 +116,16 @@ def _save(reader: Reader, folder: Path) -> None:
 
 def _refused(reader: Reader) -> None:
     reader.run_cell(3)
-    reader.page.locator(".jp-OutputArea").get_by_text("under way").wait_for(timeout=PATIENCE_MS)
+    reader.read("under way")
     reader.press("Run")
-    alert = reader.widget.get_by_role("alert")
-    alert.get_by_text("a cell runs already on ranks 0-1").wait_for(timeout=PATIENCE_MS)
-    assert "`import time; time.sleep(600)`" in alert.text_content()
+    reader.read("a cell runs already on ranks 0-1", ".px-why")
+    reader.read("`import time; time.sleep(600)`", ".px-why")
     reader.run_cell(4)
-    reader.page.locator(".jp-OutputArea").get_by_text("it is over").wait_for(timeout=PATIENCE_MS)
+    reader.read("it is over")
     reader.write("last size", "1024P")
     reader.write("first size", "1")
     reader.press("Run")
-    alert.get_by_text("1 EiB on 2 ranks needs 3 EiB of memory per rank").wait_for(
-        timeout=PATIENCE_MS
-    )
+    reader.read("1 EiB on 2 ranks needs 3 EiB of memory per rank", ".px-why")
     reader.look("refused")
 
 
@@ -156,6 +143,6 @@ def _come_back(reader: Reader) -> None:
     reader.see("done")
     assert reader.far == "done after 8 sizes"
     reader.run_cell(5)
-    reader.widget.locator(".px-why").get_by_text("was stopped").wait_for(timeout=PATIENCE_MS)
+    reader.read("was stopped", ".px-why")
     reader.see("gone")
     reader.look("gone")

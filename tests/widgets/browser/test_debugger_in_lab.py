@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.notebooks.browser import PATIENCE_MS
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 
 pytestmark = [pytest.mark.deep, pytest.mark.browser, pytest.mark.timeout(300)]
@@ -20,9 +19,6 @@ class Debugging(Onlooker):
 
     kind = "debugger"
 
-    def see(self, text: str, where: str = ".jp-OutputArea") -> None:
-        self.page.locator(where).get_by_text(text).first.wait_for(timeout=PATIENCE_MS)
-
     def command(self, name: str) -> None:
         self.page.evaluate("name => { window.jupyterapp.commands.execute(name); }", name)
 
@@ -30,21 +26,21 @@ class Debugging(Onlooker):
 def test_ranks_in_the_call_stack(tmp_path):
     with notebook_in_lab(tmp_path, Debugging, _CELLS) as user:
         user.page.keyboard.press("Shift+Enter")
-        user.see("2 ranks on 1 host")
+        user.read("2 ranks on 1 host")
         user.page.locator(".jp-DebuggerBugButton").first.click()
-        user.see("special variables", ".jp-DebuggerVariables")
+        user.read("special variables", ".jp-DebuggerVariables")
         gutter = (
             user.page.locator(".jp-Notebook .jp-CodeCell").nth(2).locator(".cm-breakpoint-gutter")
         )
-        gutter.locator(".cm-gutterElement").nth(3).click(timeout=PATIENCE_MS)
-        user.page.locator(".jp-DebuggerBreakpoint").first.wait_for(timeout=PATIENCE_MS)
+        gutter.locator(".cm-gutterElement").nth(3).click()
+        user.page.locator(".jp-DebuggerBreakpoint").first.wait_for()
         user.run_cell(2)
         for rank in range(2):
-            user.see(f"rank {rank}: <module>", ".jp-DebuggerCallstack")
+            user.read(f"rank {rank}: <module>", ".jp-DebuggerCallstack")
         user.page.locator(".jp-DebuggerCallstack").get_by_text("rank 1: <module>").click()
-        user.see("101", ".jp-DebuggerVariables")
+        user.read("101", ".jp-DebuggerVariables")
         user.look("stopped")
         user.command("debugger:continue")
-        user.see("the sum is 201")
+        user.read("the sum is 201")
         user.run_cell(3)
-        user.see("stopped")
+        user.read("stopped")

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.notebooks.browser import PATIENCE_MS, chromium_page
+from support.notebooks.browser import chromium_page
 from support.notebooks.jupyter_servers import lab, open_notebook
 from support.notebooks.lab_notebook import PageSizes, write_notebook
 from support.runs.tiers import deep
@@ -38,17 +38,17 @@ def test_nothing_grows_while_somebody_looks(tmp_path: Path) -> None:
         open_notebook(page, where.replace("01_first_ranks", "open"))
         page.keyboard.press("Shift+Enter")
         said = page.locator(".jp-OutputArea").get_by_text("is up").first
-        said.wait_for(timeout=PATIENCE_MS)
+        said.wait_for()
         kernel = psutil.Process(int(said.text_content().partition("kernel ")[2].split()[0]))
         page.keyboard.press("Shift+Enter")
         widget = page.locator(".px-topology")
-        widget.locator('.px-tile[data-state="idle"]').first.wait_for(timeout=PATIENCE_MS)
+        widget.locator('.px-tile[data-state="idle"]').first.wait_for()
         page.keyboard.press("Shift+Enter")
         monitor = page.locator(".px-monitor")
-        monitor.locator('.px-labels button[data-state="idle"]').first.wait_for(timeout=PATIENCE_MS)
+        monitor.locator('.px-labels button[data-state="idle"]').first.wait_for()
         page.keyboard.press("Shift+Enter")
-        widget.locator('.px-tile[data-state="collective"]').first.wait_for(timeout=PATIENCE_MS)
-        monitor.locator(".px-late").get_by_text("rank 1 came last to").wait_for(timeout=PATIENCE_MS)
+        widget.locator('.px-tile[data-state="collective"]').first.wait_for()
+        monitor.locator(".px-late").get_by_text("rank 1 came last to").wait_for()
         assert widget.locator(".px-tile").first.evaluate(
             "its => its.getBoundingClientRect().bottom > 0"
         )
@@ -60,9 +60,7 @@ def test_nothing_grows_while_somebody_looks(tmp_path: Path) -> None:
         assert grown["kernel"] < _MOST_KERNEL, grown
         widget.locator(".px-tile").first.click()
         widget.get_by_role("button", name="Interrupt the cell", exact=True).click()
-        page.locator(".jp-OutputArea").get_by_text("KeyboardInterrupt").first.wait_for(
-            timeout=PATIENCE_MS
-        )
+        page.locator(".jp-OutputArea").get_by_text("KeyboardInterrupt").first.wait_for()
 
 
 def _least_growth(sizes: PageSizes, kernel_size: Callable[[], int]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
-from support.notebooks.browser import PATIENCE_MS
 from support.notebooks.jupyter_servers import change_theme, saved_picture
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 from support.promise import BOUND_S
@@ -46,15 +45,12 @@ class Watcher(Onlooker):
 
     kind = "monitor"
 
-    def see(self, rank: int, state: str, within_s: float = PATIENCE_MS / 1000) -> None:
-        self.label(rank, state).wait_for(timeout=1000 * within_s)
+    def see(self, rank: int, state: str, **options: Any) -> None:
+        self.label(rank, state).wait_for(**options)
 
     def label(self, rank: int, state: str = "") -> Any:
         chosen = f'[data-state="{state}"]' if state else ""
         return self.widget.locator(f'.px-labels button{chosen}[aria-label^="rank {rank}:"]')
-
-    def read(self, where: str, words: str, within_s: float = PATIENCE_MS / 1000) -> None:
-        self.widget.locator(where).get_by_text(words).first.wait_for(timeout=1000 * within_s)
 
     def figures(self, which: str, width: str) -> list[str]:
         """Of each figure beside a lane whether it is "shown", "left out" or "cut", at this width."""
@@ -99,21 +95,19 @@ def test_watch_who_is_late_and_who_is_dead(tmp_path):
 
 def _see_who_is_late(watcher: Watcher) -> None:
     watcher.run_cell(1)
-    watcher.page.locator(".jp-OutputArea").get_by_text("4 ranks on 1 host").first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    watcher.read("4 ranks on 1 host")
     watcher.run_cell(2)
     for rank in range(4):
         watcher.see(rank, "idle")
     watcher.run_cell(3)
     watcher.see(1, "busy")
-    watcher.read(".px-links", "ranks 0-3, shared memory")
-    watcher.widget.locator(".px-rate").get_by_text("B/s").nth(3).wait_for(timeout=PATIENCE_MS)
+    watcher.read("ranks 0-3, shared memory", ".px-links")
+    watcher.widget.locator(".px-rate").get_by_text("B/s").nth(3).wait_for()
     assert watcher.figures(".px-rate", "100%") == ["shown"] * 4
     assert watcher.figures(".px-rate", "330px") == ["left out"] * 4
     assert watcher.figures(".px-share", "330px") == ["shown"] * 4
     watcher.see(1, "idle")
-    watcher.read(".px-late", "rank 1 came last to ")
+    watcher.read("rank 1 came last to ", ".px-late")
     assert watcher.ink() > 6
     watcher.look("late")
 
@@ -124,9 +118,9 @@ def _point_pause_zoom_save(watcher: Watcher) -> None:
     canvas.focus()
     watcher.page.keyboard.press("ArrowDown")
     watcher.page.keyboard.press("P")
-    watcher.read(".px-tip", "rank 0: all_gather #")
+    watcher.read("rank 0: all_gather #", ".px-tip")
     watcher.page.keyboard.press("P")
-    watcher.read(".px-tip", "waiting for the last rank")
+    watcher.read("waiting for the last rank", ".px-tip")
     for _ in range(5):
         watcher.page.keyboard.press("+")
     watcher.look("zoomed")
@@ -149,18 +143,16 @@ def _point_pause_zoom_save(watcher: Watcher) -> None:
 
 def _see_who_is_missing_and_dead(watcher: Watcher) -> None:
     watcher.run_cell(4)
-    watcher.read(".px-late", "rank 2 holds up ranks 0-1,3 in all_sum #")
+    watcher.read("rank 2 holds up ranks 0-1,3 in all_sum #", ".px-late")
     watcher.look("missing")
     watcher.label(2).click()
     facts = watcher.widget.locator(".px-facts")
     facts.get_by_text("process ").wait_for()
     psutil.Process(int(facts.inner_text().rpartition("process ")[2])).kill()
-    watcher.see(2, "dead", within_s=BOUND_S)
-    watcher.read(".px-late", "rank 2 is dead: killed")
+    watcher.see(2, "dead", timeout=1000 * BOUND_S)
+    watcher.read("rank 2 is dead: killed", ".px-late")
     assert "SIGKILL" in watcher.label(2).get_attribute("aria-label")
-    watcher.page.locator(".jp-OutputArea").get_by_text("RankFailure").first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    watcher.read("RankFailure")
     watcher.look("dead")
 
 
@@ -194,5 +186,5 @@ def _change_theme_and_come_back(watcher: Watcher) -> None:
     assert watcher.ink() > 4  # what was before the page came
     watcher.look("reloaded")
     watcher.run_cell(5)
-    watcher.read(".px-why", "was stopped")
+    watcher.read("was stopped", ".px-why")
     watcher.look("gone")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.notebooks.browser import PATIENCE_MS, chromium_page
+from support.notebooks.browser import chromium_page
 from support.notebooks.jupyter_servers import change_theme, notebook_7, open_notebook
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab, write_notebook
 from support.places import ROOT
@@ -47,11 +47,7 @@ class FieldUser(Onlooker):
                 return JSON.stringify(dots.map(dot => dot.dataset.state)) === JSON.stringify(wanted);
             }""",
             arg=list(states),
-            timeout=PATIENCE_MS,
         )
-
-    def read(self, words: str) -> None:
-        self.page.locator(".jp-OutputArea").get_by_text(words).first.wait_for(timeout=PATIENCE_MS)
 
     def accept(self, words: str) -> None:
         """Answer the dialog."""
@@ -60,9 +56,7 @@ class FieldUser(Onlooker):
     def saved(self) -> dict[str, Any]:
         """Save the notebook; return the file's content."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
-        self.page.wait_for_function(
-            "() => !document.querySelector('.jp-mod-dirty')", timeout=PATIENCE_MS
-        )
+        self.page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")
         return json.loads(self.notebook.read_text(encoding="utf-8"))
 
 
@@ -117,16 +111,13 @@ def _switch(user: FieldUser) -> None:
     user.run_code("%autodistributed off")
     user.page.wait_for_function(
         "() => !document.querySelector('.px-ranks input[type=checkbox]').checked",
-        timeout=PATIENCE_MS,
     )
     user.switch.check()
 
 
 def _show_the_topology(user: FieldUser) -> None:
     user.widget.locator(".px-dots").click()
-    user.page.locator('.px-topology .px-tile[data-state="idle"]').first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    user.page.locator('.px-topology .px-tile[data-state="idle"]').first.wait_for()
     user.look("topology")
     # A page that is loaded again finds the ranks, and a second click the widget's cell.
     user.saved()
@@ -135,9 +126,7 @@ def _show_the_topology(user: FieldUser) -> None:
     assert user.switch.is_checked()
     n_cells = len(user.saved()["cells"])
     user.widget.locator(".px-dots").click()
-    user.page.locator('.px-topology .px-tile[data-state="idle"]').first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    user.page.locator('.px-topology .px-tile[data-state="idle"]').first.wait_for()
     assert len(user.saved()["cells"]) == n_cells
     change_theme(user.page, ".px-topology")
     user.look("dark")
@@ -184,13 +173,13 @@ def _click_while_a_cell_runs(user: FieldUser) -> None:
         return topology.locator(f'.px-tile[data-state="{state}"][aria-label^="rank 1:"]')
 
     user.widget.locator(".px-dots").click()
-    tile("idle").wait_for(timeout=PATIENCE_MS)
+    tile("idle").wait_for()
     user.run_code(
         "%%distributed\nimport time\nif rank == 1:\n    time.sleep(600)\npx.all_sum(rank)"
     )
-    tile("busy").click(timeout=PATIENCE_MS)
+    tile("busy").click()
     topology.get_by_role("button", name="Where is it?", exact=True).click()
-    topology.locator("pre").get_by_text("cell line 3").wait_for(timeout=PATIENCE_MS)
+    user.read("cell line 3", ".px-topology pre")
     topology.get_by_role("button", name="Interrupt the cell", exact=True).click()
     user.read("KeyboardInterrupt")
-    tile("idle").wait_for(timeout=PATIENCE_MS)
+    tile("idle").wait_for()

@@ -6,10 +6,10 @@ The one test in JupyterLab of the first tier. Pictures of it are left in ``tests
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import psutil
 import pytest
-from support.notebooks.browser import PATIENCE_MS
 from support.notebooks.jupyter_servers import change_theme, saved_picture
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 from support.promise import BOUND_S
@@ -31,9 +31,9 @@ class Watcher(Onlooker):
 
     kind = "topology"
 
-    def see(self, rank: int, state: str, within_s: float = PATIENCE_MS / 1000) -> None:
+    def see(self, rank: int, state: str, **options: Any) -> None:
         self.widget.locator(f'.px-tile[data-state="{state}"][aria-label^="rank {rank}:"]').wait_for(
-            timeout=1000 * within_s
+            **options
         )
 
     def pid(self, rank: int) -> int:
@@ -57,9 +57,7 @@ def test_watch_break_mend(tmp_path):
 def _watch(watcher: Watcher) -> None:
     keyboard = watcher.page.keyboard
     keyboard.press("Shift+Enter")
-    watcher.page.locator(".jp-OutputArea").get_by_text("4 ranks on 1 host").first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    watcher.read("4 ranks on 1 host")
     keyboard.press("Shift+Enter")
     for rank in range(4):
         watcher.see(rank, "idle")
@@ -69,33 +67,31 @@ def _watch(watcher: Watcher) -> None:
     watcher.see(2, "busy")
     watcher.see(0, "collective")
     watcher.widget.locator('[aria-label^="rank 0:"]').first.click()
-    watcher.widget.get_by_text("in all_sum #").first.wait_for(timeout=PATIENCE_MS)
+    watcher.read("in all_sum #", ".px-topology")
     watcher.look("collective")
     watcher.widget.locator('[aria-label^="rank 2:"]').first.click()  # chosen from now on
     watcher.press("Where is it?")
-    watcher.widget.locator("pre").get_by_text("cell line 2").wait_for(timeout=PATIENCE_MS)
+    watcher.read("cell line 2", ".px-topology pre")
 
 
 def _mend(watcher: Watcher) -> None:
     psutil.Process(watcher.pid(2)).kill()
-    watcher.see(2, "dead", within_s=BOUND_S)
+    watcher.see(2, "dead", timeout=1000 * BOUND_S)
     assert "SIGKILL" in watcher.widget.locator('[aria-label^="rank 2:"]').first.get_attribute(
         "aria-label"
     )
     watcher.look("dead")
-    watcher.page.locator(".jp-OutputArea").get_by_text("RankFailure").first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    watcher.read("RankFailure")
     watcher.press("Restart")
     watcher.see(2, "idle")
-    watcher.widget.locator("pre").get_by_text("rank 2 is new").wait_for(timeout=PATIENCE_MS)
+    watcher.read("rank 2 is new", ".px-topology pre")
     watcher.look("mended")
     watcher.press("Where is it?")
-    watcher.widget.locator("pre").get_by_text("between cells").wait_for(timeout=PATIENCE_MS)
+    watcher.read("between cells", ".px-topology pre")
     watcher.press("Links")
     watcher.widget.locator(".px-link-table").wait_for()
     watcher.press("Measure the links")
-    watcher.widget.get_by_text("6 links measured").wait_for(timeout=PATIENCE_MS)
+    watcher.read("6 links measured", ".px-topology")
     watcher.look("links")
     watcher.press("Tiles")
 
@@ -106,9 +102,7 @@ def _interrupt(watcher: Watcher) -> None:
     watcher.see(0, "collective")
     watcher.see(2, "busy")
     watcher.press("Interrupt the cell")
-    watcher.page.locator(".jp-OutputArea").get_by_text("KeyboardInterrupt").first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    watcher.read("KeyboardInterrupt")
     for rank in range(4):
         watcher.see(rank, "idle")
 
@@ -117,17 +111,13 @@ def _see_it_move(watcher: Watcher) -> None:
     """What the ranks send each other is on the links, in words and as what moves."""
     watcher.run_cell(_MOVE)
     watcher.widget.scroll_into_view_if_needed()  # below a long output it is sent nothing
-    watcher.widget.locator(".px-curves .px-moving").first.wait_for(
-        state="attached", timeout=PATIENCE_MS
-    )
+    watcher.widget.locator(".px-curves .px-moving").first.wait_for(state="attached")
     words = re.compile(r"tcp: 6 links between these ranks · \S+ [MG]B/s")
-    watcher.widget.locator(".px-tcp-name").get_by_text(words).wait_for(timeout=PATIENCE_MS)
+    watcher.read(words, ".px-tcp-name")
     watcher.look("moving")
     for rank in range(4):
         watcher.see(rank, "idle")
-    watcher.widget.locator(".px-curves .px-moving").first.wait_for(
-        state="detached", timeout=PATIENCE_MS
-    )
+    watcher.widget.locator(".px-curves .px-moving").first.wait_for(state="detached")
 
 
 def _change_theme(watcher: Watcher) -> None:
@@ -153,17 +143,15 @@ def _come_back(watcher: Watcher) -> None:
     chosen.wait_for()
     # Its answer comes after the kernel has been told of the choice, which a reload would lose.
     watcher.press("Last operations")
-    watcher.widget.locator("pre").get_by_text("all_sum #").wait_for(timeout=PATIENCE_MS)
+    watcher.read("all_sum #", ".px-topology pre")
     watcher.page.reload()
-    chosen.wait_for(timeout=PATIENCE_MS)
+    chosen.wait_for()
     watcher.widget.locator(".px-link-table").wait_for()
     watcher.look("reloaded")
     watcher.press("Tiles")
     watcher.see(2, "idle")
     watcher.run_cell(_MOVE)
-    watcher.page.locator(".jp-OutputArea").get_by_text("this page is new").first.wait_for(
-        timeout=PATIENCE_MS
-    )
+    watcher.read("this page is new")
     watcher.run_cell(_STOP)
-    watcher.widget.locator(".px-why").get_by_text("was stopped").wait_for(timeout=PATIENCE_MS)
+    watcher.read("was stopped", ".px-why")
     watcher.look("gone")

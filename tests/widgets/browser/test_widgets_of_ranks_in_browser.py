@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.notebooks.browser import PATIENCE_MS
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 from support.runs.tiers import deep
 
@@ -60,7 +59,6 @@ class Mover(Onlooker):
             """([text, n]) => [...document.querySelectorAll('.jp-OutputArea-output')]
                 .map(area => area.innerText).join('\\n').split(text).length > n""",
             arg=[text, n],
-            timeout=PATIENCE_MS,
         )
 
     def reload(self) -> None:
@@ -79,9 +77,7 @@ def test_a_slider_a_bar_an_output_and_tabs(tmp_path):
         mover.see("2 ranks on 1 host")  # `notebook_in_lab` has run the first cell
         mover.run_cell(1)
         handles = mover.page.locator(".noUi-handle")
-        mover.page.wait_for_function(
-            "() => document.querySelectorAll('.noUi-handle').length === 2", timeout=PATIENCE_MS
-        )
+        mover.page.wait_for_function("() => document.querySelectorAll('.noUi-handle').length === 2")
         handles.nth(1).focus()  # of rank 1: sliders stand in the order of ranks
         mover.page.keyboard.press("ArrowRight")
         mover.see("rank 1 captures 5")
@@ -89,23 +85,23 @@ def test_a_slider_a_bar_an_output_and_tabs(tmp_path):
         mover.look("moved")
         mover.run_and_see(2, "(3, 'read back')", "(5, 'read back')")
         mover.run_cell(3)
-        mover.page.wait_for_function(_HAS_TWO_AT_77, timeout=PATIENCE_MS)
+        mover.page.wait_for_function(_HAS_TWO_AT_77)
         mover.run_cell(4)
         mover.see("20/20", 2)
         mover.run_and_see(5, "rich 0", "rich 1")
         mover.look("bars")
         mover.run_cell(6)
         tabs = mover.page.locator(".lm-TabBar-tabLabel", has_text="rank 1")
-        tabs.first.wait_for(timeout=PATIENCE_MS)
+        tabs.first.wait_for()
         tabs.first.click()
         mover.see("in the tab of 1")
         mover.look("tabs")
         mover.reload()
-        mover.page.wait_for_function(_HAS_TWO_AT_77, timeout=PATIENCE_MS)
+        mover.page.wait_for_function(_HAS_TWO_AT_77)
         handles.nth(0).focus()
         mover.page.keyboard.press("ArrowLeft")
         mover.see("rank 0 captures 76")
         mover.run_and_see(7, "stopped the 2 ranks")
         # The sliders stay with their last values, and nobody can move them.
-        mover.page.wait_for_function(_ARE_DISABLED, timeout=PATIENCE_MS)
+        mover.page.wait_for_function(_ARE_DISABLED)
         mover.look("stopped")

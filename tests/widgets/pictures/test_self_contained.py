@@ -24,9 +24,11 @@ _LOADS = re.compile(
 )
 _ADDRESS = re.compile(r"(?:https?|wss?|file)://[^\s\"'`)]+")
 _NAMES_ONLY = {
+    "http://www.w3.org/1998/Math/MathML",
+    "http://www.w3.org/1999/xhtml",
     "http://www.w3.org/2000/svg",
     "https://ui.perfetto.dev",
-}  # of a namespace; to be read
+}  # of namespaces; to be read
 
 
 def test_there_are_no_others():

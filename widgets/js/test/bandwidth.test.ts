@@ -5,18 +5,10 @@ import bandwidth from "../src/bandwidth";
 import {
   decades, panel, say_point, short, ticks, type Frame,
 } from "../src/bandwidth/state";
-import { FakeModel, packed } from "./support/fakes";
-import { FakePlot, make_frame, make_point, stub_browser } from "./support/sweeps";
+import { Page } from "./support/pages";
+import { FakePlot, make_frame, make_point } from "./support/sweeps";
 
 vi.mock("uplot", async () => ({ default: (await import("./support/sweeps")).FakePlot }));
-stub_browser();
-
-const media = new Map<string, EventTarget>();
-vi.stubGlobal("matchMedia", (query: string) => {
-  const known = media.get(query) ?? new EventTarget();
-  media.set(query, known);
-  return known;
-});
 
 function last<T>(all: T[] | undefined): T | undefined {
   return all?.[all.length - 1];
@@ -58,35 +50,22 @@ describe("what a chart needs", () => {
 });
 
 describe("the widget", () => {
-  let model: FakeModel;
-  let root: HTMLElement;
-  let close: () => void;
-  const find = <E extends HTMLElement>(query: string): E => root.querySelector(query) as E;
-  const button = (words: string): HTMLButtonElement =>
-    [...root.querySelectorAll("button")].find((b) => b.textContent === words) as HTMLButtonElement;
-  const show = (frame: Frame): void => model.set("frame", packed(frame));
-  const asked = (): Record<string, unknown>[] => model.sent.filter((m) => m["kind"] === "ask");
+  let page: Page;
+  const show = (frame: Frame): void => page.put({ frame });
 
   beforeEach(() => {
     vi.useFakeTimers();
-    model = new FakeModel();
-    root = document.createElement("div");
-    document.body.append(root);
-    close = bandwidth.render({ model, el: root });
+    page = new Page(bandwidth);
   });
-  afterEach(() => {
-    close();
-    root.remove();
-    vi.useRealTimers();
-  });
+  afterEach(() => vi.useRealTimers());
 
   it("says how to get a measurement where there is none", () => {
-    expect(root.textContent).toContain("nothing is measured yet: choose an operation and press Run");
+    expect(page.root.textContent).toContain("nothing is measured yet: choose an operation and press Run");
     show(make_frame(0, { state: "none", run: null, limits: [], fit: [], words: [], progress: "" }));
-    expect(root.textContent).toContain("nothing is measured yet");
-    expect(button("Run").disabled).toBe(false);
-    expect(button("Stop").disabled).toBe(true);
-    expect(button("CSV").disabled).toBe(true);
+    expect(page.root.textContent).toContain("nothing is measured yet");
+    expect(page.button("Run").disabled).toBe(false);
+    expect(page.button("Stop").disabled).toBe(true);
+    expect(page.button("CSV").disabled).toBe(true);
   });
 
   it("shows points as they come, and how far it is", () => {
@@ -95,67 +74,64 @@ describe("the widget", () => {
       for (const kind of ["bandwidth", "time"] as const) {
         expect(last(FakePlot.of(kind).data)?.filter((value) => value !== null).length).toBe(n);
       }
-      const bar = find("[role=progressbar]");
+      const bar = page.find("[role=progressbar]");
       expect(bar.getAttribute("aria-valuenow")).toBe(String(n));
       expect(bar.getAttribute("aria-valuetext")).toBe(`${n} of 8 sizes, about 4 s left`);
     }
-    expect(find<HTMLElement>(".px-fill").style.width).toBe("62.5%");
-    expect(button("Run").disabled).toBe(true);
+    expect(page.find<HTMLElement>(".px-fill").style.width).toBe("62.5%");
+    expect(page.button("Run").disabled).toBe(true);
   });
 
   it("asks for what the form says, and stops it", async () => {
     show(make_frame(8, { state: "done" }));
-    find<HTMLSelectElement>("[aria-label=operation]").value = "all_max";
-    find<HTMLInputElement>('[aria-label="last size"]').value = "64K";
-    find<HTMLFormElement>("form").requestSubmit();
-    expect(last(asked())).toMatchObject({ action: "run", op: "all_max", begin: "8", end: "64K", factor: 4, iters: 20 });
-    expect(button("Starting…").disabled).toBe(true);
-    model.answer(true, "measuring");
-    await vi.advanceTimersByTimeAsync(0);
+    page.type("[aria-label=operation]", "all_max");
+    page.type('[aria-label="last size"]', "64K");
+    page.find<HTMLFormElement>("form").requestSubmit();
+    expect(last(page.asked)).toMatchObject({ action: "run", op: "all_max", begin: "8", end: "64K", factor: 4, iters: 20 });
+    expect(page.button("Starting…").disabled).toBe(true);
+    await page.answer(true, "measuring");
     show(make_frame(1, { asked: { ...make_frame(0).asked, op: "all_max", end: "64K" } }));
-    button("Stop").click();
-    expect(last(asked())).toMatchObject({ action: "stop" });
-    expect(button("Stopping…").disabled).toBe(true);
+    page.button("Stop").click();
+    expect(last(page.asked)).toMatchObject({ action: "stop" });
+    expect(page.button("Stopping…").disabled).toBe(true);
   });
 
   it("keeps what is typed while frames come", () => {
     show(make_frame(8, { state: "done" }));
-    find<HTMLInputElement>('[aria-label="first size"]').value = "1K";
+    page.type('[aria-label="first size"]', "1K");
     show(make_frame(8, { state: "done" }));
-    expect(find<HTMLInputElement>('[aria-label="first size"]').value).toBe("1K");
+    expect(page.find<HTMLInputElement>('[aria-label="first size"]').value).toBe("1K");
   });
 
   it("shows a refusal, as text", async () => {
     show(make_frame(8, { state: "done" }));
-    find<HTMLFormElement>("form").requestSubmit();
-    model.answer(false, "<b>1 EiB</b> on 4 ranks needs 3 EiB of memory per rank");
-    await vi.advanceTimersByTimeAsync(0);
-    expect(find("[role=alert]").textContent).toContain("<b>1 EiB</b> on 4 ranks");
-    expect(root.querySelector("b")).toBeNull();
+    page.find<HTMLFormElement>("form").requestSubmit();
+    await page.answer(false, "<b>1 EiB</b> on 4 ranks needs 3 EiB of memory per rank");
+    expect(page.text("[role=alert]")).toContain("<b>1 EiB</b> on 4 ranks");
+    expect(page.root.querySelector("b")).toBeNull();
   });
 
   it("goes from size to size with the arrow keys, in words", () => {
     show(make_frame(3));
-    const press = (key: string): boolean =>
-      find(".px-stage").dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true, bubbles: true }));
+    const press = (key: string): void => page.press([key], page.find(".px-stage"));
     press("ArrowRight");
     expect(FakePlot.of("bandwidth").left).toBe(2 * Math.log2(8));
     press("End");
     expect(FakePlot.of("time").left).toBe(2 * Math.log2(128));
-    expect(find(".px-said").textContent).toContain("128 B: ");
+    expect(page.text(".px-said")).toContain("128 B: ");
     press("ArrowLeft");
-    expect(find(".px-said").textContent).toContain("32 B: ");
+    expect(page.text(".px-said")).toContain("32 B: ");
     FakePlot.of("time").hook("setCursor", { cursor: { idx: 0 } });
-    expect(find(".px-said").textContent).toContain("8 B: ");
+    expect(page.text(".px-said")).toContain("8 B: ");
   });
 
   it("draws anew when the reader takes another scheme", () => {
     show(make_frame(3));
     const { n_drawn } = FakePlot.of("time");
-    media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
+    matchMedia("(prefers-color-scheme: dark)").dispatchEvent(new Event("change"));
     expect(FakePlot.of("time").n_drawn).toBe(n_drawn + 1);
-    close();
-    media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
+    page.close();
+    matchMedia("(prefers-color-scheme: dark)").dispatchEvent(new Event("change"));
     expect(FakePlot.of("time").n_drawn).toBe(n_drawn + 1);
   });
 });

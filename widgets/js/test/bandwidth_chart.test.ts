@@ -1,19 +1,18 @@
 // One panel of the Bandwidth widget, on a fake plot that records its data.
 import { describe, expect, it, vi } from "vitest";
 
+import { h, render } from "preact";
+
 import { Chart } from "../src/bandwidth/chart";
 import type { Frame, Kind } from "../src/bandwidth/state";
-import { FakePlot, make_frame, make_point, stub_browser } from "./support/sweeps";
+import { FakePlot, make_frame, make_point } from "./support/sweeps";
 
 vi.mock("uplot", async () => ({ default: (await import("./support/sweeps")).FakePlot }));
-stub_browser();
 
 describe("a panel", () => {
   const drawn = (kind: Kind, frame: Frame): FakePlot => {
-    const chart = new Chart(kind, () => undefined);
-    document.body.append(chart.element);
-    chart.draw(frame);
-    chart.element.remove();
+    const root = document.createElement("div");
+    render(h(Chart, { kind, frame, on_point: () => undefined }), root);
     return FakePlot.of(kind);
   };
 
@@ -56,16 +55,16 @@ describe("a panel", () => {
   });
 
   it("is made anew in other colours", () => {
-    const chart = new Chart("time", () => undefined);
-    document.body.append(chart.element);
-    chart.element.style.setProperty("--px-ink", "CanvasText"); // the same word in both schemes
-    chart.draw(make_frame(3));
+    const root = document.body.appendChild(document.createElement("div"));
+    const draw = (): void => render(h(Chart, { kind: "time", frame: make_frame(3), on_point: () => undefined }), root);
+    root.style.setProperty("--px-ink", "CanvasText"); // the same word in both schemes
+    draw();
     const n_made = FakePlot.all.length;
-    chart.draw(make_frame(3));
+    draw();
     expect(FakePlot.all.length).toBe(n_made);
-    chart.element.style.setProperty("--px-series-1", "#6cbcf2");
-    chart.draw(make_frame(3));
+    root.style.setProperty("--px-series-1", "#6cbcf2");
+    draw();
     expect(FakePlot.all.length).toBe(n_made + 1);
-    chart.element.remove();
+    root.remove();
   });
 });

@@ -1,26 +1,17 @@
 // The still picture beside a view: only it is hidden while the view exists, on every front end.
 import { afterEach, expect, it } from "vitest";
-import { Disposables, el } from "../src/shared/dom";
-import { hide_still } from "../src/shared/notebook";
-import { FakeModel } from "./support/fakes";
+import { still_rules } from "../src/shared/notebook";
 
 const OURS = "0123456789abcdef0123456789abcdef";
 const OTHER = "f".repeat(32);
 
-let last = new Disposables();
-afterEach(() => {
-  last.run();
-  document.body.replaceChildren();
-});
+afterEach(() => document.body.replaceChildren());
 
-function page(html: string, still_id = OURS): { model: FakeModel; view: HTMLElement; disposables: Disposables } {
+function page(html: string, still_id = OURS): HTMLStyleElement {
   document.body.innerHTML = html;
-  const model = new FakeModel();
-  model.values.set("still_id", still_id);
-  const [view, disposables] = [document.body.appendChild(el("div")), new Disposables()];
-  hide_still(model, view, disposables);
-  last = disposables;
-  return { model, view, disposables };
+  const style = document.body.appendChild(document.createElement("style"));
+  style.textContent = still_rules(still_id);
+  return style;
 }
 
 function is_shown(selector: string): boolean {
@@ -38,10 +29,10 @@ const output = (html: string): string =>
    <div class="jp-OutputArea-output" data-mime-type="image/svg+xml">${html}</div></div>`;
 
 it("is hidden with its output in JupyterLab, as long as the view is there", () => {
-  const { disposables } = page(output(image("ours", svg(OURS))) + output(image("other", svg(OTHER))));
+  const style = page(output(image("ours", svg(OURS))) + output(image("other", svg(OTHER))));
   expect([is_shown("#ours"), is_shown("#other")]).toEqual([false, true]);
   expect(getComputedStyle(document.querySelector(".jp-OutputArea-child") as Element).display).toBe("none");
-  disposables.run();
+  style.remove();
   expect([is_shown("#ours"), is_shown("#other")]).toEqual([true, true]);
 });
 
@@ -59,11 +50,6 @@ it("takes no other picture of an output around it along", () => {
   expect([is_shown("#plot"), is_shown("#next")]).toEqual([true, true]);
 });
 
-it("may be displayed after the view, and is never looked for by what is no number of ours", () => {
-  const { model, view } = page(output(image("ours", svg(OURS))), "");
-  expect(is_shown("#ours")).toBe(true);
-  model.set("still_id", '"] , * { } [x="');
-  expect(view.querySelector("style")?.textContent).toBe("");
-  model.set("still_id", OURS);
-  expect(is_shown("#ours")).toBe(false);
+it("is never looked for by what is no number of ours", () => {
+  expect([still_rules(""), still_rules('"] , * { } [x="')]).toEqual(["", ""]);
 });

@@ -1,9 +1,9 @@
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { links_of } from "../src/topology/link_table";
 import { arrows, curve, width_of } from "../src/topology/links";
 import { age_s, by_state, facts, matches, moved, death_announcement, peers, say_moved } from "../src/topology/state";
 import { make_frame, make_rank, make_world, packed } from "./support/fakes";
-import { Page } from "./support/topology_page";
+import { TopologyPage } from "./support/pages";
 
 const NASTY = "<script>alert(1)</script>";
 
@@ -119,14 +119,10 @@ describe("measured links", () => {
 });
 
 describe("view", () => {
-  let page: Page;
+  let page: TopologyPage;
   const show = (n_hosts: number, per_host: number): void => {
-    page = new Page(make_world(n_hosts, per_host));
+    page = new TopologyPage(make_world(n_hosts, per_host));
   };
-  const settle = (): Promise<void> => Promise.resolve();
-
-  afterEach(() => page.close()); // its timers would outlive the page
-  beforeEach(() => document.body.replaceChildren());
 
   it("shows hosts and ranks in words", () => {
     show(2, 2);
@@ -153,7 +149,7 @@ describe("view", () => {
     show(1, 3);
     page.tile(1).focus();
     const ranks = [make_rank("idle"), make_rank("idle"), make_rank("dead", { detail: `killed ${NASTY}` })];
-    page.model.set("frame", packed(make_frame(ranks)));
+    page.put({ frame: make_frame(ranks) });
     expect(page.tile(2).dataset["state"]).toBe("dead");
     expect(page.root.querySelector("[aria-live=assertive]")?.textContent).toContain("rank 2 is dead: killed");
     expect(document.activeElement).toBe(page.tile(1));
@@ -165,7 +161,7 @@ describe("view", () => {
     show(1, 3);
     const ranks = [make_rank("idle"), make_rank("idle"), make_rank("dead", { detail: "killed" })];
     page.model.values.set("frame", packed(make_frame(ranks)));
-    page.model.set("world", packed(make_world(1, 3)));
+    page.put({ world: make_world(1, 3) });
     page.model.tell("change:frame");
     expect(page.root.querySelector("[aria-live=assertive]")?.textContent).toContain("rank 2 is dead: killed");
   });
@@ -179,27 +175,14 @@ describe("view", () => {
     page.button("Restart: its variables go").click();
     expect(page.model.sent.pop()).toMatchObject({ action: "restart", rank: 1, force: true });
     expect(page.button("Restart").disabled).toBe(true);
-    page.model.set("frame", packed(make_frame([make_rank("idle"), make_rank("dead")])));
+    page.put({ frame: make_frame([make_rank("idle"), make_rank("dead")]) });
     page.model.tell("msg:custom", { kind: "answer", id: "another view's", ok: true, text: "no" });
     expect(page.button("Restart").disabled).toBe(true);
   });
 
-  it("shows an answer as text", async () => {
-    show(1, 2);
-    page.tile(0).click();
-    page.button("Where is it?").click();
-    page.model.answer(false, NASTY);
-    await settle();
-    await settle();
-    const said = page.root.querySelector("pre") as HTMLElement;
-    expect(said.textContent).toBe(NASTY);
-    expect(said.children.length).toBe(0);
-    expect(said.classList.contains("px-failed")).toBe(true);
-  });
-
   it("asks for a rank's last operations, also of one that is dead", () => {
     show(1, 2);
-    page.model.set("frame", packed(make_frame([make_rank("idle"), make_rank("dead")])));
+    page.put({ frame: make_frame([make_rank("idle"), make_rank("dead")]) });
     page.tile(1).click();
     expect(page.button("Where is it?").disabled).toBe(true);
     page.button("Last operations").click();
@@ -224,21 +207,11 @@ describe("view", () => {
     expect(page.root.querySelector(".px-small")).toBeNull();
   });
 
-  it("is walked with the keyboard", () => {
-    show(1, 4);
-    page.tile(0).focus();
-    page.tile(0).dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
-    expect(document.activeElement).toBe(page.tile(1));
-    page.tile(1).dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
-    expect(document.activeElement).toBe(page.tile(3));
-    expect([...page.root.querySelectorAll("button.px-tile[tabindex='0']")]).toEqual([page.tile(3)]);
-  });
-
   it("shows what moves, in words and on the links, and nothing where nothing does", () => {
     show(2, 2);
     const ranks = Array(4).fill(make_rank("busy"));
     const links: [number, number, number][] = [[0, 2, 5e6]];
-    page.model.set("frame", packed(make_frame(ranks, { links, arena: [1e6, 1e6, 0, 0] })));
+    page.put({ frame: make_frame(ranks, { links, arena: [1e6, 1e6, 0, 0] }) });
     const names = (): (string | null)[] =>
       [...page.root.querySelectorAll(".px-arena-name")].map((its) => its.textContent);
     expect(names()).toEqual([
@@ -246,7 +219,7 @@ describe("view", () => {
       "arena: memory that ranks 2-3 share",
     ]);
     expect(page.root.querySelector(".px-curves .px-moving title")?.textContent).toBe("rank 0 → rank 2: 5 MB/s; back: 0 B/s");
-    page.model.set("frame", packed(make_frame(ranks)));
+    page.put({ frame: make_frame(ranks) });
     expect(names()[0]).toBe("arena: memory that ranks 0-1 share");
     expect(page.root.querySelector(".px-moving")).toBeNull();
   });
@@ -255,13 +228,13 @@ describe("view", () => {
     show(3, 1);
     const ranks = Array(3).fill(make_rank("busy"));
     const links: [number, number, number][] = [[0, 1, 5e6], [1, 0, 2e3], [1, 2, 5e6], [2, 0, 3e3]];
-    page.model.set("frame", packed(make_frame(ranks, { links })));
+    page.put({ frame: make_frame(ranks, { links }) });
     expect([...page.root.querySelectorAll(".px-arrow")].map((its) => its.getAttribute("d")?.match(/M/g)?.length)).toEqual([1, 1]);
-    page.model.set("frame", packed(make_frame(ranks, { links, status: "gone" })));
+    page.put({ frame: make_frame(ranks, { links, status: "gone" }) });
     page.button("Links").click();
     const moves = (): string => page.root.querySelector(".px-link-table")?.textContent ?? "";
     expect(moves()).toContain("rank 0 → rank 1: 5 MB/s; back: 2 kB/s");
-    page.model.set("frame", packed(make_frame(ranks)));
+    page.put({ frame: make_frame(ranks) });
     expect(moves()).not.toContain("→");
   });
 });

@@ -1,8 +1,8 @@
 // The keyboard user's place and focus survive each redraw of the topology.
-import { afterEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { MeasuredLink, World } from "../src/topology/state";
-import { make_frame, make_rank, make_world, packed } from "./support/fakes";
-import { Page } from "./support/topology_page";
+import { make_frame, make_rank, make_world } from "./support/fakes";
+import { TopologyPage } from "./support/pages";
 
 const broken = (a: number, b: number): MeasuredLink => ({
   a,
@@ -12,32 +12,28 @@ const broken = (a: number, b: number): MeasuredLink => ({
 });
 
 describe("the focus", () => {
-  let page: Page;
-  afterEach(() => {
-    page.close();
-    document.body.replaceChildren();
-  });
+  let page: TopologyPage;
   const zoom = (): string =>
     (page.root.querySelector(".px-stage") as HTMLElement).style.getPropertyValue("--px-zoom");
   /** Rank 2 dies: as the kernel sends it, the frame first. */
   const die = (world: World): void => {
     const states = world.home.map((_, rank) => make_rank(rank === 2 ? "dead" : "idle"));
-    page.model.set("frame", packed(make_frame(states)));
-    page.model.set("world", packed({ ...world, measured: [broken(0, 2), broken(1, 2)] }));
+    page.put({ frame: make_frame(states) });
+    page.put({ world: { ...world, measured: [broken(0, 2), broken(1, 2)] } });
   };
 
   it("stays on a tile that is zoomed, so that each key is heard", () => {
-    page = new Page(make_world(1, 3));
+    page = new TopologyPage(make_world(1, 3));
     page.tile(1).focus();
     const tile = page.tile(1);
-    page.press("+", "+", "-", "+");
+    page.press(["+", "+", "-", "+"]);
     expect(zoom()).toBe("1.5");
     expect(document.activeElement).toBe(tile);
   });
 
   it("stays on a tile while another rank dies", () => {
     const world = make_world(1, 3);
-    page = new Page(world);
+    page = new TopologyPage(world);
     page.tile(1).focus();
     const tile = page.tile(1);
     die(world);
@@ -48,34 +44,34 @@ describe("the focus", () => {
   });
 
   it("goes to the same rank of a world that is drawn anew", () => {
-    page = new Page(make_world(1, 4));
+    page = new TopologyPage(make_world(1, 4));
     page.tile(3).focus();
-    page.model.set("world", packed(make_world(2, 2)));
+    page.put({ world: make_world(2, 2) });
     expect(document.activeElement).toBe(page.tile(3));
-    page.model.set("world", packed(make_world(1, 2))); // this world has no rank 3
+    page.put({ world: make_world(1, 2) }); // this world has no rank 3
     expect(document.activeElement).toBe(page.tile(1));
   });
 
   it("is not taken from elsewhere by a world that is drawn anew", () => {
-    page = new Page(make_world(1, 4));
+    page = new TopologyPage(make_world(1, 4));
     page.tile(3).focus();
     page.button("Compact").focus();
-    page.model.set("world", packed(make_world(2, 2)));
+    page.put({ world: make_world(2, 2) });
     expect(document.activeElement).toBe(page.button("Compact"));
     expect(page.root.querySelector("button.px-tile[tabindex='0']")).toBe(page.tile(3));
   });
 
   it("stays on a rank in the table of links: zoomed, as a rank dies, and as hosts change", () => {
     const world = { ...make_world(1, 3), arenas: [], tcp: [[0, 1], [0, 2], [1, 2]] as [number, number][] };
-    page = new Page(world, "links");
+    page = new TopologyPage(world, "links");
     page.link("0 1", 1).focus();
-    page.press("+", "+");
+    page.press(["+", "+"]);
     expect(zoom()).toBe("1.5");
     die(world);
     expect(page.links.map(([ranks]) => ranks)).toEqual(["0 2", "1 2", "0 1"]);
     expect(page.links[1]?.[2]).toBe("broken: rank 2 is dead");
     expect(document.activeElement).toBe(page.link("0 1", 1));
-    page.model.set("world", packed({ ...world, tcp: [[1, 2]] })); // there is no such link any more
+    page.put({ world: { ...world, tcp: [[1, 2]] } }); // there is no such link any more
     expect(document.activeElement).toBe(page.link("1 2", 1));
   });
 });

@@ -1,10 +1,10 @@
 // The view of links: searched, a way to each rank, and measured on request: progress, stop, and the focus is kept.
-import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { svg } from "../src/shared/dom";
-import { draw_curves, measured_by_pair } from "../src/topology/links";
-import { moves_alike, type Frame, type World } from "../src/topology/state";
-import { make_frame, make_rank, make_world, packed } from "./support/fakes";
-import { Page } from "./support/topology_page";
+import { beforeEach, describe, expect, it, vi } from "vitest";
+import { h, render } from "preact";
+import { Curves } from "../src/topology/links";
+import type { Frame, World } from "../src/topology/state";
+import { make_frame, make_rank, make_world } from "./support/fakes";
+import { settle, TopologyPage } from "./support/pages";
 
 describe("64 ranks that all send to all", () => {
   const pairs = Array.from({ length: 64 }, (_, a) => Array.from({ length: a }, (__, b): [number, number] => [b, a])).flat();
@@ -19,46 +19,31 @@ describe("64 ranks that all send to all", () => {
       Object.defineProperty({ ...record }, name, { get: () => (n_looks++, record[name]) });
     const seen = watched(frame, "links");
     const known = watched({ ...world, measured: [] }, "measured");
-    const overlay = svg("svg");
-    draw_curves(overlay, known, boxes, -1, seen);
-    draw_curves(overlay, known, boxes, 5, seen);
-    expect(overlay.querySelectorAll(".px-marked.px-moving")).toHaveLength(63);
+    const root = document.createElement("div");
+    render(h(Curves, { world: known, boxes, marked: -1, frame: seen }), root);
+    render(h(Curves, { world: known, boxes, marked: 5, frame: seen }), root);
+    expect(root.querySelectorAll(".px-marked.px-moving")).toHaveLength(63);
     expect(n_looks).toBeLessThan(10);
-    expect(measured_by_pair(known)).toBe(measured_by_pair(known));
-  });
-  it("are drawn again only where something has changed", () => {
-    const copy = { ...frame, links: links.map((link): Frame["links"][number] => [...link]) };
-    expect(moves_alike(copy, frame)).toBe(true);
-    expect(moves_alike(frame, null)).toBe(false);
-    copy.links[7] = [0, 1, 5];
-    expect(moves_alike(copy, frame)).toBe(false);
-    expect(moves_alike({ ...frame, links: [] }, frame)).toBe(false);
   });
   it("stay where they are under a pointer: nothing is laid out anew", () => {
-    const page = new Page(world, "compact");
-    page.model.set("frame", packed(frame));
+    const page = new TopologyPage(world, "compact");
+    page.put({ frame: frame });
     const look = vi.spyOn(Element.prototype, "getBoundingClientRect");
     page.tile(5).dispatchEvent(new Event("pointerenter"));
     page.tile(5).dispatchEvent(new Event("pointerleave"));
     expect(look).not.toHaveBeenCalled();
     look.mockRestore();
-    page.close();
-    document.body.replaceChildren();
   });
 });
 
 describe("the table of links", () => {
-  let page: Page;
-  afterEach(() => {
-    page.close();
-    document.body.replaceChildren();
-  });
+  let page: TopologyPage;
   const title = (): string | null | undefined => page.root.querySelector(".px-details:not([hidden]) h3")?.textContent;
   const pair: World = { ...make_world(1, 2), arenas: [], tcp: [[0, 1]] };
 
   it("has the links of the ranks that are looked for, or that say it themselves", () => {
     const slow = { a: 0, b: 2, state: "slow" as const, words: "slow: 2 GB/s" };
-    page = new Page({ ...make_world(2, 2), measured: [slow] }, "links");
+    page = new TopologyPage({ ...make_world(2, 2), measured: [slow] }, "links");
     const ranks = (): unknown[] => page.links.map(([its]) => its);
     expect(ranks()).toEqual(["0 2", "0 1", "2 3"]);
     page.search("node1");
@@ -76,30 +61,30 @@ describe("the table of links", () => {
   });
 
   it("says what moves now", () => {
-    page = new Page(pair, "links");
-    page.model.set("frame", packed(make_frame(Array(2).fill(make_rank("busy")), { links: [[0, 1, 2e9]] })));
+    page = new TopologyPage(pair, "links");
+    page.put({ frame: make_frame(Array(2).fill(make_rank("busy")), { links: [[0, 1, 2e9]] }) });
     expect(page.links).toEqual([["0 1", "tcp", "", "rank 0 → rank 1: 2 GB/s; back: 0 B/s"]]);
-    page.model.set("world", packed(make_world(1, 2)));
-    page.model.set("frame", packed(make_frame(Array(2).fill(make_rank("busy")), { arena: [1e9, 2e9] })));
+    page.put({ world: make_world(1, 2) });
+    page.put({ frame: make_frame(Array(2).fill(make_rank("busy")), { arena: [1e9, 2e9] }) });
     expect(page.links).toEqual([["0 1", "shared memory", "", "3 GB/s"]]);
   });
 
   it("leads to each rank with the keyboard, and back", () => {
-    page = new Page(make_world(2, 2), "links");
+    page = new TopologyPage(make_world(2, 2), "links");
     page.link("0 1", 0).focus();
-    page.press("ArrowDown", "ArrowRight", "Enter"); // a browser makes a click of Enter
+    page.press(["ArrowDown", "ArrowRight", "Enter"]); // a browser makes a click of Enter
     const three = page.link("2 3", 3);
     expect(document.activeElement).toBe(three);
     three.click();
     expect(title()).toBe("rank 3 · idle");
     expect(three.getAttribute("aria-pressed")).toBe("true");
     page.button("Where is it?").focus();
-    page.press("Escape");
+    page.press(["Escape"]);
     expect(page.model.get("selected")).toBe(-1);
     expect(document.activeElement).toBe(three);
-    page.press("End");
+    page.press(["End"]);
     expect(document.activeElement).toBe(page.link("0 2", 2));
-    page.press("Home", "ArrowLeft", "ArrowLeft", "ArrowUp"); // the edges
+    page.press(["Home", "ArrowLeft", "ArrowLeft", "ArrowUp"]); // the edges
     expect(document.activeElement).toBe(page.link("0 1", 0));
     const stops = (): Element[] => [...page.root.querySelectorAll('.px-link-table [tabindex="0"]')];
     expect(stops()).toEqual([page.link("0 1", 0)]);
@@ -108,9 +93,9 @@ describe("the table of links", () => {
   });
 
   it("leads to what was found with Enter", () => {
-    page = new Page(make_world(1, 4), "links");
+    page = new TopologyPage(make_world(1, 4), "links");
     page.search("3");
-    page.root.querySelector("input[type=search]")?.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+    page.press(["Enter"], page.find("input"));
     expect(title()).toBe("rank 3 · idle");
   });
 });
@@ -119,18 +104,11 @@ const NASTY = "stopped <script>alert(1)</script>";
 const FAR = "504 of 2016 links, about 24 s left";
 
 describe("links that are measured", () => {
-  let page: Page;
-  beforeEach(() => (page = new Page(make_world(2, 2), "links")));
-  afterEach(() => {
-    page.close();
-    document.body.replaceChildren();
-  });
+  let page: TopologyPage;
+  beforeEach(() => (page = new TopologyPage(make_world(2, 2), "links")));
   const frame = (measuring: string, status: "live" | "gone" = "live"): void =>
-    page.model.set("frame", packed(make_frame(Array(4).fill(make_rank("busy")), { measuring, status })));
+    page.put({ frame: make_frame(Array(4).fill(make_rank("busy")), { measuring, status }) });
   const shown = (): string | null | undefined => page.root.querySelector(".px-measure .px-buttons")?.textContent;
-  const settle = async (): Promise<void> => {
-    for (let i = 0; i < 4; i++) await Promise.resolve();
-  };
 
   it("say how far they are, to a view that has not asked as well", () => {
     expect(page.button("Stop").hidden).toBe(true);
@@ -154,8 +132,7 @@ describe("links that are measured", () => {
     page.button("Stop").focus();
     page.button("Stop").click();
     expect(page.model.sent[page.model.sent.length - 1]).toMatchObject({ kind: "ask", action: "stop_links" });
-    page.model.answer(true, "the measurement was asked to stop");
-    await settle();
+    await page.answer(true, "the measurement was asked to stop");
     frame("");
     expect(document.activeElement).toBe(page.button("Measure the links"));
     page.model.tell("msg:custom", { kind: "answer", id: asked?.["id"], ok: true, text: NASTY });

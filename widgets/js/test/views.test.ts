@@ -3,12 +3,12 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import bandwidth from "../src/bandwidth";
 import monitor from "../src/monitor";
 import topology from "../src/topology";
-import { FakeModel, make_frame, make_rank, make_world, nodes_of, packed } from "./support/fakes";
+import { make_frame, make_rank, make_world } from "./support/fakes";
+import { nodes_of, Page } from "./support/pages";
 import { frame, rank } from "./support/monitor_frames";
-import { FakePlot, make_frame as make_sweep, stub_browser } from "./support/sweeps";
+import { FakePlot, make_frame as make_sweep } from "./support/sweeps";
 
 vi.mock("uplot", async () => ({ default: (await import("./support/sweeps")).FakePlot }));
-stub_browser();
 
 type Status = { status?: "live" | "gone"; why?: string };
 /** Frame `n` of each view, with other words in each. */
@@ -23,57 +23,46 @@ describe.each([
   ["topology", topology, topology_frame],
   ["monitor", monitor, monitor_frame],
   ["bandwidth", bandwidth, sweep_frame],
-] as const)("%s", (name, { render }, make) => {
-  let model: FakeModel;
-  let root: HTMLElement;
-  let close: () => void;
-  const show = (n: number, more: Status = {}): void => model.set("frame", packed(make(n, more)));
-  const why = (): string | null | undefined => root.querySelector("[role=alert]")?.textContent;
+] as const)("%s", (name, view, make) => {
+  let page: Page;
+  const show = (n: number, more: Status = {}): void => page.put({ frame: make(n, more) });
+  const is_grey = (): boolean => page.root.classList.contains("px-grey");
 
   beforeEach(() => {
     vi.useFakeTimers();
-    HTMLCanvasElement.prototype.getContext = (() => null) as never; // jsdom draws nothing
-    model = new FakeModel();
-    root = document.body.appendChild(document.createElement("div"));
-    model.values.set("selected", 0);
-    model.values.set("world", packed(make_world(1, 2)));
-    close = render({ model, el: root });
+    page = new Page(view, { selected: 0, world: make_world(1, 2) });
     show(1);
   });
-  afterEach(() => {
-    close();
-    root.remove();
-    vi.useRealTimers();
-  });
+  afterEach(() => vi.useRealTimers());
 
   it("keeps every node of the page while frames change the words", () => {
     show(2);
-    const before = [...nodes_of(root)];
-    const words = root.textContent;
+    const before = [...nodes_of(page.root)];
+    const words = page.root.textContent;
     for (let n = 3; n <= 102; n++) show(n);
-    expect(root.textContent).not.toBe(words);
-    expect([...nodes_of(root)].filter((its, at) => its !== before[at])).toEqual([]);
+    expect(page.root.textContent).not.toBe(words);
+    expect([...nodes_of(page.root)].filter((its, at) => its !== before[at])).toEqual([]);
   });
 
   it("goes grey with the reason, and comes back", () => {
     show(1, { status: "gone", why: "it was stopped" });
-    expect(root.classList.contains("px-grey")).toBe(true);
-    expect(why()).toBe("it was stopped");
+    expect(is_grey()).toBe(true);
+    expect(page.text("[role=alert]")).toBe("it was stopped");
     show(2);
-    expect(root.classList.contains("px-grey")).toBe(false);
+    expect(is_grey()).toBe(false);
   });
 
   it("says when the kernel is silent", () => {
     vi.advanceTimersByTime(9500);
-    expect(root.querySelector(".px-pill")?.textContent).toBe("no answer");
-    expect(why()).toContain("no word from the kernel for 9 s");
+    expect(page.text(".px-pill")).toBe("no answer");
+    expect(page.text("[role=alert]")).toContain("no word from the kernel for 9 s");
   });
 
   it("leaves nothing behind", () => {
     vi.advanceTimersByTime(100); // the animation frame that is due
-    close();
-    expect([model.n_listeners, vi.getTimerCount(), root.childElementCount]).toEqual([0, 0, 0]);
-    expect(model.sent.pop()?.["kind"]).toBe("close");
+    page.close();
+    expect([page.model.n_listeners, vi.getTimerCount(), page.root.childElementCount]).toEqual([0, 0, 0]);
+    expect(page.model.sent.pop()?.["kind"]).toBe("close");
     expect(FakePlot.all.length > 0).toBe(name === "bandwidth");
     expect(FakePlot.all.every((plot) => plot.is_destroyed)).toBe(true);
   });

@@ -15,7 +15,7 @@ export function report_visibility(
   on_change: (is_seen: boolean) => void,
 ): void {
   const view = `${Date.now().toString(36)}.${n_views++}`;
-  let is_in_sight = typeof IntersectionObserver === "undefined";
+  let is_in_sight = false;
   let was_seen = false;
 
   const tell = (): void => {
@@ -28,17 +28,14 @@ export function report_visibility(
     }
   };
 
-  if (typeof IntersectionObserver !== "undefined") {
-    const observer = new IntersectionObserver((entries) => {
-      is_in_sight = entries[entries.length - 1]?.isIntersecting ?? false;
-      tell();
-    });
-    observer.observe(root);
-    disposables.add(() => observer.disconnect());
-  }
+  const observer = new IntersectionObserver((entries) => {
+    is_in_sight = entries[entries.length - 1]?.isIntersecting ?? false;
+    tell();
+  });
+  disposables.add(() => observer.disconnect());
   disposables.on(document, "visibilitychange", tell);
   disposables.every(RENEW_S, tell);
   disposables.add(() => void send(model, { kind: "close", view }));
   send(model, { kind: "open", view });
-  tell();
+  observer.observe(root);
 }

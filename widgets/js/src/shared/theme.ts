@@ -18,12 +18,9 @@ export function colours_of(element: Element): Colours {
 
 /** Call `call` when the theme changes, as canvases keep the colours they were drawn in. */
 export function on_theme(disposables: Disposables, call: () => void): void {
-  if (typeof MutationObserver !== "undefined") {
-    const pages = new MutationObserver(call);
-    pages.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
-    disposables.add(() => pages.disconnect());
-  }
-  if (typeof matchMedia === "undefined") return;
+  const pages = new MutationObserver(call);
+  pages.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
+  disposables.add(() => pages.disconnect());
   for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
     disposables.on(matchMedia(query), "change", call);
   }

@@ -3,7 +3,6 @@
 // The page loads this file, calls `init` with the modules that it shares, and `get` for the extension
 // (JupyterLab's bootstrap.js and index.out.js). Webpack would write the same two functions around its own loader.
 
-import { el } from "../shared/dom";
 import { RankField, type Host, type Wish } from "./field";
 import type { App, NotebookPanel, Shared, Widget } from "./jupyter";
 import { KernelLink, carry_wish } from "./kernel_link";
@@ -110,7 +109,7 @@ async function plugin(): Promise<object> {
     description: "The ranks of a notebook's kernel, in its toolbar.",
     autoStart: true,
     activate: (app: App) => {
-      document.head.append(el("style", {}, css));
+      document.head.appendChild(document.createElement("style")).textContent = css;
       app.docRegistry.addWidgetExtension("Notebook", { createNew });
     },
   };

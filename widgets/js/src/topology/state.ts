@@ -47,12 +47,6 @@ export function host_of(world: World, number: number): string {
   return world.hosts.find((its) => its.index === world.home[number])?.name ?? "";
 }
 
-/** Whether two worlds have the same layout; their measurements may differ. */
-export function is_same_place(one: World, other: World): boolean {
-  const place = (world: World): string => JSON.stringify({ ...world, measured: null });
-  return place(one) === place(other);
-}
-
 const MOST_RANKS = 1 << 16;
 // A cache: a frame does not change, and drawing 2016 links would search it 2016 times.
 const rates = new WeakMap<Frame, Map<number, number>>();
@@ -73,15 +67,8 @@ export function moved(frame: Frame, a: number, b: number): [there: number, back:
 }
 
 /** Return the rate of the busiest tcp link; 1 without traffic. */
-export function busiest(frame: Frame | null): number {
-  return (frame?.links ?? []).reduce((most, [, , bytes]) => Math.max(most, bytes), 1);
-}
-
-/** Whether two frames have the same traffic on the same links. */
-export function moves_alike(frame: Frame, other: Frame | null): boolean {
-  if (frame === other) return true;
-  if (!other || frame.links.length !== other.links.length) return false;
-  return frame.links.every((link, at) => link.every((value, part) => value === other.links[at]?.[part]));
+export function busiest(frame: Frame): number {
+  return frame.links.reduce((most, [, , bytes]) => Math.max(most, bytes), 1);
 }
 
 /** Describe the traffic of a tcp link; "" without traffic. */

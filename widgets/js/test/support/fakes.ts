@@ -40,12 +40,6 @@ export class FakeModel implements Model {
   get n_listeners(): number {
     return [...this.handles.values()].reduce((n, known) => n + known.size, 0);
   }
-
-  /** Answer the last request of a view. */
-  answer(ok: boolean, text: string): void {
-    const asked = this.sent.filter((message) => message["kind"] === "ask").pop();
-    this.tell("msg:custom", { kind: "answer", id: asked?.["id"], ok, text });
-  }
 }
 
 export function packed(record: unknown): DataView {
@@ -76,10 +70,4 @@ export function make_rank(state: State, more: Partial<RankNow> = {}): RankNow {
 
 export function make_frame(ranks: RankNow[], more: Partial<Frame> = {}): Frame {
   return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], measuring: "", ...more };
-}
-
-/** Yield an element and all nodes in it, in the order of the page. */
-export function* nodes_of(root: Node): Generator<Node> {
-  yield root;
-  for (const child of root.childNodes) yield* nodes_of(child);
 }

@@ -1,6 +1,5 @@
 // Made-up sweeps, and a fake plot and canvas that record the drawing.
 import type uPlot from "uplot";
-import { vi } from "vitest";
 import type { Frame, Kind, Point } from "../../src/bandwidth/state";
 
 export function make_point(nbytes: number, more: Partial<Point> = {}): Point {
@@ -78,13 +77,4 @@ export class FakePlot {
   hook(name: "draw" | "setCursor", more: object = {}): void {
     this.options.hooks?.[name]?.[0]?.(Object.assign(this, more) as never);
   }
-}
-
-/** jsdom has no canvas, and uPlot needs more of a browser when it is loaded. */
-export function stub_browser(): void {
-  vi.stubGlobal("devicePixelRatio", 1);
-  vi.stubGlobal("ResizeObserver", class {
-    observe(): void {}
-    disconnect(): void {}
-  });
 }

@@ -1,7 +1,8 @@
 // Draws the links between ranks: the curves between tiles.
 
-import { svg } from "../shared/dom";
-import { busiest, moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
+import type { VNode } from "preact";
+
+import { busiest, moved, peers, say_moved, type Frame, type World } from "./state";
 
 export interface Box {
   x: number;
@@ -55,63 +56,61 @@ export function arrows({ middle: [x, y], way: [dx, dy] }: Curve, is_there: boole
 const AWAY = 0.1; // of the rate the other way: less is replies, not traffic
 const LITTLE = 0.001; // of the busiest link's rate: less counts as no traffic
 
-/** Draw the tcp links that have room, and the links of the selected rank. */
-export function draw_curves(
-  overlay: SVGSVGElement,
-  world: World,
-  boxes: Map<number, Box>,
-  marked: number,
-  frame: Frame | null,
-): void {
-  overlay.replaceChildren();
+interface Props {
+  world: World;
+  frame: Frame;
+  boxes: Map<number, Box>;
+  marked: number;
+}
+
+/** The tcp links that have room, and the links of the marked rank. */
+export function Curves({ world, frame, boxes, marked }: Props): VNode {
   const most = busiest(frame);
-  const found = measured_by_pair(world);
-  const add = (a: number, b: number, kind: string): void => {
+  const measured = new Map((world.measured ?? []).map((link) => [`${link.a},${link.b}`, link.state]));
+  // With very many links, only links with traffic show a direction.
+  const has_traffic = ([a, b]: [number, number]): boolean => moved(frame, a, b).some((rate) => rate > 0);
+  const all = world.tcp.length <= MOST_CURVES ? world.tcp : world.tcp.filter(has_traffic);
+  const others = all.length <= MOST_CURVES ? all.filter((pair) => !pair.includes(marked)) : [];
+  const own = peers(world, marked).tcp.map((peer): [number, number] => [marked, peer]);
+  const paths: VNode[] = [];
+  const heads: VNode[] = [];
+  for (const [a, b] of [...others, ...own]) {
     const [from, to] = [boxes.get(a), boxes.get(b)];
-    if (!from || !to) return;
-    const state = found.get(`${Math.min(a, b)},${Math.max(a, b)}`)?.state ?? "ok";
-    const look = state === "ok" ? kind : `${kind} px-${state}`;
-    const words = frame ? say_moved(frame, a, b) : "";
-    const [there, back] = frame ? moved(frame, a, b) : [0, 0];
+    if (!from || !to) continue;
+    const key = `${Math.min(a, b)},${Math.max(a, b)}`;
+    const state = measured.get(key) ?? "ok";
+    const [there, back] = moved(frame, a, b);
     const is_moving = Math.max(there, back) > LITTLE * most;
     const its = curve(from, to);
-    const path = svg("path", { d: its.d, class: is_moving ? `${look} px-moving` : look });
-    if (words) path.append(svg("title", {}, words));
-    if (is_moving) {
-      path.style.strokeWidth = `${width_of(Math.max(there, back), most)}px`;
-      if (back > there) path.classList.add("px-against");
-      const d = arrows(its, there > AWAY * back, back > AWAY * there);
-      overlay.append(svg("path", { d, class: "px-arrow" }));
-    }
-    overlay.prepend(path);
-  };
-  // With very many links, only links with traffic show a direction.
-  const has_traffic = ([a, b]: [number, number]): boolean => !!frame && moved(frame, a, b).some((rate) => rate > 0);
-  const shown = world.tcp.length <= MOST_CURVES ? world.tcp : world.tcp.filter(has_traffic);
-  if (shown.length <= MOST_CURVES) {
-    for (const [a, b] of shown) {
-      if (a !== marked && b !== marked) add(a, b, "px-tcp");
-    }
+    const look = {
+      "px-tcp": true,
+      "px-marked": a === marked,
+      [`px-${state}`]: state !== "ok",
+      "px-moving": is_moving,
+      "px-against": is_moving && back > there,
+    };
+    const names = Object.entries(look).flatMap(([name, is_so]) => (is_so ? [name] : []));
+    const words = say_moved(frame, a, b);
+    const width = is_moving ? { strokeWidth: `${width_of(Math.max(there, back), most)}px` } : {};
+    paths.push(
+      <path key={key} d={its.d} class={names.join(" ")} style={width}>
+        {words && <title>{words}</title>}
+      </path>,
+    );
+    if (!is_moving) continue;
+    const head = arrows(its, there > AWAY * back, back > AWAY * there);
+    heads.push(<path key={`${key} head`} d={head} class="px-arrow" />);
   }
-  if (marked < 0) return;
-  for (const peer of peers(world, marked).tcp) add(marked, peer, "px-tcp px-marked");
+  return (
+    <svg class="px-curves" aria-hidden="true">
+      {paths}
+      {heads}
+    </svg>
+  );
 }
 
 /** Return the width of a link: 1.5 to 6 pixels over three powers of ten below the busiest. */
 export function width_of(bytes: number, most: number): number {
   const share = 1 + Math.log10(Math.max(bytes, 1) / most) / 3;
   return Number((1.5 + 4.5 * Math.min(1, Math.max(0, share))).toFixed(1));
-}
-
-// A cache: a world does not change.
-const measured = new WeakMap<World, Map<string, MeasuredLink>>();
-
-/** Return the measurement of each pair, by "a,b" with a < b. */
-export function measured_by_pair(world: World): Map<string, MeasuredLink> {
-  let found = measured.get(world);
-  if (!found) {
-    found = new Map((world.measured ?? []).map((link) => [`${link.a},${link.b}`, link]));
-    measured.set(world, found);
-  }
-  return found;
 }

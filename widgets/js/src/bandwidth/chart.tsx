@@ -1,8 +1,8 @@
 // One panel of a sweep on log axes: uPlot, with limits, algorithm changes and whiskers drawn on top.
 
+import { Component, createRef, type VNode } from "preact";
 import uPlot from "uplot";
 
-import { el } from "../shared/dom";
 import { colours_of, type Colours } from "../shared/theme";
 import { size } from "../shared/words";
 import { decades, panel, short, ticks, type Column, type Frame, type Kind, type Panel } from "./state";
@@ -17,37 +17,59 @@ const N_EARLIER = 5; // colours after the first, in turn
 const OWN = "series-1";
 const CHANGE_DASH = [1, 4];
 
-/** One panel; `on_point` gets the size under the pointer. */
-export class Chart {
-  readonly element = el("figure", { class: "px-chart" });
-  private readonly stage = el("div", { class: "px-plot" });
+interface Props {
+  kind: Kind;
+  frame: Frame;
+  on_point: (nbytes: number | null) => void; // gets the size under the pointer
+}
+
+export class Chart extends Component<Props> {
+  private readonly place = createRef<HTMLDivElement>();
   private plot: uPlot | null = null;
-  private frame: Frame | null = null;
-  private shown: Panel = { sizes: [], now: [], fit: [], earlier: [] }; // made from `frame`
+  private shown: Panel = { sizes: [], now: [], fit: [], earlier: [] }; // made from the frame
   private shape = "";
   private colours: Colours = () => "";
-  private readonly watch: ResizeObserver;
+  private watch: ResizeObserver | null = null;
 
-  constructor(
-    private readonly kind: Kind,
-    private readonly on_point: (nbytes: number | null) => void,
-  ) {
-    this.element.append(el("figcaption", {}, TITLES[this.kind]), this.stage);
+  override render({ kind }: Props): VNode {
+    return (
+      <figure class="px-chart">
+        <figcaption class="px-soft">{TITLES[kind]}</figcaption>
+        <div ref={this.place} />
+      </figure>
+    );
+  }
+
+  override componentDidMount(): void {
     this.watch = new ResizeObserver(() => {
       this.plot?.setSize({ width: this.width, height: HEIGHT });
-      if (this.frame) this.draw(this.frame); // colours can be read only when the element is on a page
+      this.draw(); // colours can be read only when the element is on a page
     });
     this.watch.observe(this.element);
+    this.draw();
+  }
+
+  override componentDidUpdate({ frame }: Props): void {
+    if (frame !== this.props.frame) this.draw();
+  }
+
+  override componentWillUnmount(): void {
+    this.watch?.disconnect();
+    this.plot?.destroy();
+  }
+
+  private get element(): HTMLElement {
+    return this.base as HTMLElement;
   }
 
   private get width(): number {
     return Math.max(LEAST_WIDTH, this.element.clientWidth);
   }
 
-  draw(frame: Frame): void {
-    this.frame = frame;
+  draw(): void {
+    const { frame, kind } = this.props;
     this.colours = colours_of(this.element);
-    this.shown = panel(this.kind, frame);
+    this.shown = panel(kind, frame);
     const lines = this.lines(frame);
     const series = [{}, ...lines.map(([its]) => its)];
     const data: uPlot.AlignedData = [this.shown.sizes, ...lines.map(([, column]) => column)];
@@ -56,7 +78,7 @@ export class Chart {
     if (!this.plot || shape !== this.shape) {
       this.plot?.destroy();
       this.shape = shape;
-      this.plot = new uPlot(this.options(series), data, this.stage);
+      this.plot = new uPlot(this.options(series), data, this.place.current as HTMLElement);
     } else {
       this.plot.setData(data);
     }
@@ -90,7 +112,7 @@ export class Chart {
       height: HEIGHT,
       // Both panels have the same lines.
       legend: {
-        show: this.kind === "bandwidth",
+        show: this.props.kind === "bandwidth",
         live: false,
         markers: { dash: (u, i) => (u.series[i]?.dash ? "dashed" : "solid"), fill: () => "none" },
       },
@@ -131,26 +153,30 @@ export class Chart {
   }
 
   private y_range(): [number, number] {
-    if (!this.frame) return [0.1, 10];
     const { now, earlier } = this.shown;
-    const limits = this.kind === "bandwidth" ? this.frame.limits.map((limit) => limit.gbs) : [];
+    const limits = this.props.kind === "bandwidth" ? this.props.frame.limits.map((limit) => limit.gbs) : [];
     return decades([...now, ...earlier.flat(), ...limits, ...this.whiskers().map((one) => one.high)]);
   }
 
   /** Return the span from the median to the 99th percentile for each size. */
   private whiskers(): { nbytes: number; low: number; high: number }[] {
-    if (this.kind === "bandwidth") return [];
-    return (this.frame?.run?.points ?? [])
+    if (this.props.kind === "bandwidth") return [];
+    return (this.props.frame.run?.points ?? [])
       .filter((point) => point.nbytes > 0 && point.time_us > 0 && point.p99_us > point.time_us)
       .map((point) => ({ nbytes: point.nbytes, low: point.time_us, high: point.p99_us }));
   }
 
   /** Draw limits, algorithm changes, whiskers and wrong points. */
   private draw_beside(u: uPlot): void {
-    const { frame } = this;
-    if (!frame) return;
+    const { frame } = this.props;
     const { ctx, bbox } = u;
     const ratio = devicePixelRatio;
+    const line = (x1: number, y1: number, x2: number, y2: number): void => {
+      ctx.beginPath();
+      ctx.moveTo(x1, y1);
+      ctx.lineTo(x2, y2);
+      ctx.stroke();
+    };
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -159,14 +185,11 @@ export class Chart {
     ctx.textBaseline = "alphabetic";
     ctx.textAlign = "left";
     ctx.lineWidth = 1.4 * ratio;
-    for (const limit of this.kind === "bandwidth" ? frame.limits : []) {
+    for (const limit of this.props.kind === "bandwidth" ? frame.limits : []) {
       const y = u.valToPos(limit.gbs, "y", true);
       ctx.strokeStyle = ctx.fillStyle = this.colours("input");
       ctx.setLineDash([7 * ratio, 4 * ratio]);
-      ctx.beginPath();
-      ctx.moveTo(bbox.left, y);
-      ctx.lineTo(bbox.left + bbox.width, y);
-      ctx.stroke();
+      line(bbox.left, y, bbox.left + bbox.width, y);
       const at = y - bbox.top < 18 * ratio ? y + 13 * ratio : y - 5 * ratio; // inside the panel
       ctx.fillText(`${limit.name} ${short(limit.gbs)} GB/s`, bbox.left + 8 * ratio, at);
     }
@@ -176,10 +199,7 @@ export class Chart {
       ctx.strokeStyle = this.colours(OWN);
       ctx.fillStyle = this.colours("soft");
       ctx.setLineDash(CHANGE_DASH.map((pixels) => pixels * ratio));
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
+      line(x, bbox.top, x, bbox.top + bbox.height);
       ctx.textAlign = is_left ? "left" : "right";
       const y = bbox.top + bbox.height - (8 + 14 * (i % 3)) * ratio;
       ctx.fillText(`${change.before} → ${change.after}`, x + (is_left ? 4 : -4) * ratio, y);
@@ -189,17 +209,14 @@ export class Chart {
     ctx.globalAlpha = 0.55;
     for (const { nbytes, low, high } of this.whiskers()) {
       const x = u.valToPos(nbytes, "x", true);
-      ctx.beginPath();
-      ctx.moveTo(x, u.valToPos(low, "y", true));
-      ctx.lineTo(x, u.valToPos(high, "y", true));
-      ctx.stroke();
+      line(x, u.valToPos(low, "y", true), x, u.valToPos(high, "y", true));
     }
     ctx.globalAlpha = 1;
     ctx.textAlign = "center";
     ctx.fillStyle = this.colours("dead");
     ctx.font = `bold ${15 * ratio}px system-ui`;
     for (const point of frame.run?.points ?? []) {
-      const value = this.kind === "bandwidth" ? point.busbw_gbs : point.time_us;
+      const value = this.props.kind === "bandwidth" ? point.busbw_gbs : point.time_us;
       if (!point.n_wrong || value <= 0) continue;
       ctx.fillText("✕", u.valToPos(point.nbytes, "x", true), u.valToPos(value, "y", true) - 8 * ratio);
     }
@@ -208,7 +225,7 @@ export class Chart {
 
   private on_cursor(u: uPlot): void {
     const { idx } = u.cursor;
-    this.on_point(idx === null || idx === undefined ? null : (u.data[0][idx] ?? null));
+    this.props.on_point(idx === null || idx === undefined ? null : (u.data[0][idx] ?? null));
   }
 
   /** Mark a size, or none. */
@@ -219,13 +236,8 @@ export class Chart {
       return;
     }
     const left = this.plot.valToPos(nbytes, "x");
-    const at = this.frame?.run?.points.find((point) => point.nbytes === nbytes);
-    const value = at && (this.kind === "bandwidth" ? at.busbw_gbs : at.time_us);
+    const at = this.props.frame.run?.points.find((point) => point.nbytes === nbytes);
+    const value = at && (this.props.kind === "bandwidth" ? at.busbw_gbs : at.time_us);
     this.plot.setCursor({ left, top: value ? this.plot.valToPos(value, "y") : 10 }, false);
-  }
-
-  close(): void {
-    this.watch.disconnect();
-    this.plot?.destroy();
   }
 }
