@@ -103,41 +103,6 @@ def test_nothing_asked(capsys):
     assert "usage:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["bnch"], "did you mean bench?"),
-        (["frobnicate"], "there are: lab, launch, list, stop, bench"),
-        (["bench", "-n", "0"], "'0'; it must be a whole number, 1 or more"),
-        (["bench", "-n", "two"], "'two'; it must be a whole number"),
-        (["bench", "--op", "all_som"], "did you mean all_sum?"),
-        (["bench", "--op", "x"], "there are: all_sum"),
-        (["bench", "--op", "recv"], "did you mean sendrecv?"),
-        (["bench", "--op", "sendrecv", "-n", "1"], "sendrecv needs 2 ranks or more"),
-        (["bench", "--dtype", "float33"], "there is no dtype 'float33'; did you mean float32?"),
-        (["bench", "--dtype", "x"], "there are: bool, int8"),
-        (["bench", "-b", "1Q"], "'1Q' is not a size"),
-        (["bench", "-b", "64", "-e", "8"], "is empty"),
-        (["bench", "-f", "1"], "must be 2 or more"),
-        (["bench", "-e", "900T"], "the largest size that fits is"),
-        (["bench", "-b", "1", "-e", "1E"], "1 EiB on 2 ranks needs 3 EiB of memory per rank"),
-        (
-            ["bench", "--frobnicate"],
-            "there is no option '--frobnicate'; there are: -h, --help, -n, --repeat-hosts",
-        ),
-        (["lab", "--port", "70000"], "70000 is no port"),
-        (["launch", "--qqqqq", "x.py"], "there is no option '--qqqqq'; see phalanx launch --help"),
-    ],
-)
-def test_a_mistake_is_one_line(argv, words, capsys, workspace):
-    assert _exit_code(argv) == 2
-    said = capsys.readouterr()
-    assert words in said.err
-    assert said.err.count("see ") <= 1
-    assert said.err.count("\n") == 1
-    assert not said.out
-
-
 def test_bench_prints_the_table(capsys, workspace):
     assert main(["bench", "-n", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()

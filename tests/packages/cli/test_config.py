@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from support.programs.commands import make_commands
 from support.programs.launching import wait_gone
 from support.promise import BOUND_S, PATIENCE_S
 from support.waiting import wait_until
@@ -21,7 +22,7 @@ from phalanx.cli.config import command
 from phalanx.cli.config.setup import CableSetup
 from phalanx.cli.config.surveys import load_surveys
 from phalanx.errors import DistributedError
-from phalanx.hosts import read_hostfile
+from phalanx.hosts import read_hostfile, read_hosts_text
 
 SAVED = Path(__file__).parents[1] / "hosts" / "discovery" / "saved"
 
@@ -88,36 +89,6 @@ class TestFromSaved:
         assert status == 0
         assert [h["ssh"] for h in json.loads(out)["hosts"]] == ["mac3", "mac1"]
 
-    @pytest.mark.parametrize(
-        ("words", "status", "said"),
-        [
-            (["--backend", "jaccl", "--over", "thunderbolt"], 1, "mac0 - mac1, mac2 - mac3"),
-            (["--backend", "mpi"], 2, "ring"),
-            (["--over", "wifi"], 2, "thunderbolt"),
-            (["--auto-setup"], 2, "leave --from-saved out"),
-            (["--undo-setup"], 2, "leave --from-saved out"),
-            (["--ssh-arg=-4"], 2, "leave --from-saved out"),
-            (["--ssh-arg", "'"], 2, "leave --from-saved out"),
-            (["--hosts", "mac0,nobody"], 2, "nothing is recorded of nobody"),
-            (["--hosts", "a,,b"], 2, "item 2"),
-            (["--hosts", "a", "--hostfile", "b"], 2, "not both"),
-            (["--env", "A B=1"], 2, "KEY=VAL"),
-            (["--launcher", "mpi"], 2, "has no jobs with hosts"),
-            (["--timeout", "soon"], 2, "seconds"),
-            (["--hostfil"], 2, "--hostfil"),
-        ],
-    )
-    def test_a_mistake_is_one_line(self, capsys, words, status, said):
-        got, out, err = config(capsys, "--from-saved", SAVED / "broken_mesh", *words)
-        assert (got, out) == (status, "")
-        assert said in err
-        assert len(err.splitlines()) == 1
-
-    def test_no_such_folder(self, capsys, tmp_path):
-        status, _, err = config(capsys, "--from-saved", tmp_path / "none")
-        assert status == 2
-        assert "--save" in err
-
 
 def test_this_machine_alone(capsys, tmp_path):
     status, out, err = config(capsys, "--save", tmp_path)
@@ -182,10 +153,8 @@ def _recorded(monkeypatch, method):
 @pytest.fixture
 def ssh(tmp_path, monkeypatch):
     """An ssh that writes its words down and runs the command here."""
-    runs = 'for last; do :; done\nexec sh -c "$last"'
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/said\n{runs}\n')
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    runs = f'echo "$*" >>{tmp_path}/said\nfor last; do :; done\nexec sh -c "$last"'
+    monkeypatch.setenv("PATH", make_commands(tmp_path, ssh=runs))
     return lambda: (tmp_path / "said").read_text().splitlines()
 
 
@@ -238,12 +207,10 @@ def test_undo_setup_takes_back_and_writes_nothing(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.promise
 def test_ctrl_c_ends_it_at_once_and_leaves_no_ssh(tmp_path):
-    ssh = tmp_path / "ssh"
-    ssh.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 300\n")
-    ssh.chmod(0o755)
+    path = make_commands(tmp_path, ssh=f"echo $$ >> {tmp_path}/pids\nexec sleep 300")
     with subprocess.Popen(
         [sys.executable, "-m", "phalanx", "config", "--hosts", "a.invalid,b.invalid"],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        env={**os.environ, "PATH": path},
         stderr=subprocess.PIPE, text=True,
     ) as run:  # fmt: skip
         pids = tmp_path / "pids"
@@ -254,3 +221,16 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_ssh(tmp_path):
     assert run.returncode == 130
     assert err == "phalanx config: interrupted\n"
     assert not wait_gone(started, BOUND_S)
+
+
+@pytest.mark.slow
+def test_all_hosts_are_asked_over_ssh_and_their_network_found(bed, tmp_path):
+    command = [sys.executable, "-m", "phalanx", "config"]
+    run = bed.run(0, [*command, "--hosts", "a,b,c", "--save", tmp_path])
+    hostfile = read_hosts_text(run.stdout, "it")
+    assert [(its.ssh, its.ips) for its in hostfile.hosts] == [
+        (host.name, (host.address,)) for host in bed.hosts
+    ]
+    assert (hostfile.backend, run.stderr) == ("ring", "")
+    words = ["--from-saved", tmp_path, "--over", "ethernet", "--backend", "ring"]
+    assert bed.run(0, [*command, *words]).stdout == run.stdout

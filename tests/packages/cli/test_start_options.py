@@ -54,10 +54,7 @@ def test_the_heartbeat_timeout_is_what_the_user_says(asked, option):
     assert asked("launch", "true").world.heartbeat_timeout_s == 5.0
 
 
-STARTS = [
-    ["launch", "{}", "true"],
-    ["bench", "{}", "-n", "2"],
-]
+STARTS = [["launch", "{}", "true"], ["bench", "{}", "-n", "2"]]
 
 
 @pytest.mark.parametrize("words", STARTS, ids=" ".join)

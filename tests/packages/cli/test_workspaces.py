@@ -55,23 +55,3 @@ def test_who_does_not_end_in_time_is_named(listed, capsys):
     (line,) = said.err.splitlines()
     assert line.startswith("phalanx: ranks 0-1 did not end within 0.5 s of the stop (")
     assert line.endswith(") and were killed")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["stop", "nothing"], "there is no workspace 'nothing'; none runs"),
-        (["stop", "a/b"], "cannot name a workspace"),
-        (["stop"], "NAME"),
-    ],
-)
-def test_mistakes_are_one_line(listed, capsys, words, message):
-    try:
-        code = main(words)
-    except SystemExit as leaving:
-        code = leaving.code
-    said = capsys.readouterr().err
-    assert code in (1, 2)
-    assert message in said
-    assert said.count("\n") == 1
-    assert listed() == "no workspaces\n"

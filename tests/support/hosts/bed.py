@@ -42,6 +42,7 @@ from support.hosts.bed_host import (
     unshared,
     why_not,
 )
+from support.programs.commands import write_command
 from support.programs.processes import is_gone, wait_gone
 from support.waiting import wait_until
 
@@ -365,10 +366,7 @@ class Bed:
 
     def python(self, name: str, script: str) -> Path:
         """Make a program that stands in for Python: a shell script."""
-        path = self.folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
+        return write_command(self.folder / name, script)
 
     @property
     def bare_python(self) -> Path:

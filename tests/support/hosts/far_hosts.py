@@ -7,10 +7,12 @@ queue. So a scene runs on a loop whose clock jumps, and its times are exact.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import msgspec
-from support.ranks.loops import run_jumping
+import pytest
+from support.ranks.loops import as_test, run_jumping
 from support.waiting import wait_until_async
 
 import phalanx
@@ -21,7 +23,7 @@ from phalanx.supervisor.hosts import remote_host as remote_host_module
 from phalanx.supervisor.hosts.connection import HostServer, ReliableSession
 from phalanx.supervisor.hosts.host_set import HostSet
 
-__all__ = ["OPTIONS", "Door", "Events", "Process", "play", "until"]
+__all__ = ["OPTIONS", "Door", "Events", "Process", "played", "until"]
 
 OPTIONS = BootOptions(
     WorldConfig("test", 2, heartbeat_timeout_s=1.0), 0.0, "/",
@@ -166,28 +168,42 @@ async def until(condition: Any) -> None:
     await wait_until_async(condition, "what the root is told", 5.0, 0.005)
 
 
-def play(monkeypatch, scene):
-    """Run a scene with two hosts, b with rank 0 and c with rank 1, that are about to come."""
-    processes = []
+def played(scene):
+    """Run a test with two hosts, b with rank 0 and c with rank 1, that are about to come.
+
+    It gets what it asks for of ``hosts``, which is the root's set of them, the root's ``events``,
+    the ``processes`` that have started the hosts, ``visit(process)``, the host's end of the line,
+    and ``far``: this end of host b, which is up.
+    """
+    given = ("hosts", "events", "processes", "visit", "far")
+    return as_test(scene, lambda main: run_jumping(lambda: _play(main, given)), *given)
+
+
+async def _play(main, given):
+    asked, processes, events = inspect.signature(main).parameters, [], Events()
 
     async def launch(wanted):
         processes.append(Process(wanted.first_line))
         return processes[-1]
 
-    monkeypatch.setattr(remote_host_module, "launch_host", launch)
-    monkeypatch.setattr(connection_module, "HostServer", Door)
+    def visit(process):
+        return Far(hosts._server, process)
 
-    async def main():
-        events = Events()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote_host_module, "launch_host", launch)
+        patch.setattr(connection_module, "HostServer", Door)
         hosts = HostSet(OPTIONS, events)
         try:
             hosts.take(Spawn(0))
             hosts.take(Spawn(1))
             await until(lambda: len(processes) == 2)
-            await scene(hosts, events, lambda process: Far(hosts._server, process), processes)
+            have = {"hosts": hosts, "events": events, "processes": processes, "visit": visit}
+            if "far" in asked:
+                have["far"] = visit(processes[0])
+                have["far"].come()
+                await have["far"].hear(Spawn)
+            await main(**{name: have[name] for name in given if name in asked})
         finally:
             for process in processes:
                 process.kill()
             await hosts.stop()
-
-    run_jumping(main)

@@ -43,7 +43,7 @@ def _hide(name):
     setattr(Path, name, without)
 
 
-for name in (
+for name in [
     "open",
     "read_text",
     "read_bytes",
@@ -52,7 +52,7 @@ for name in (
     "lstat",
     "iterdir",
     "readlink",
-):
+]:
     _hide(name)
 
 # The process that sweeps is started without our environment; it must be of this kind as well.

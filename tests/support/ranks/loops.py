@@ -8,6 +8,8 @@ the machine is slow.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import selectors
 import time
 from collections.abc import Callable, Coroutine
@@ -15,7 +17,16 @@ from typing import Any, TypeVar
 
 from support.promise import PATIENCE_S
 
-__all__ = ["HeldLoop", "JumpingLoop", "run_held", "run_jumping"]
+__all__ = [
+    "HeldLoop",
+    "JumpingLoop",
+    "as_test",
+    "held",
+    "in_asyncio",
+    "jumping",
+    "run_held",
+    "run_jumping",
+]
 
 T = TypeVar("T")
 _LOOP_S = 10.0  # twice the longest limit of what is tested on a `HeldLoop` (`connection.JOIN_S`)
@@ -128,3 +139,33 @@ def _run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
             loop.run_until_complete(asyncio.wait(others))
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def as_test(
+    coroutine: Callable[..., Any], run: Callable[..., None], *given: str
+) -> Callable[..., None]:
+    """Return the test that ``run`` makes of a coroutine; ``given`` parameters are no fixtures."""
+    parameters = inspect.signature(coroutine).parameters.values()
+
+    @functools.wraps(coroutine)
+    def test(**fixtures: Any) -> None:
+        run(functools.partial(coroutine, **fixtures))
+
+    own = [its for its in parameters if its.name not in given]
+    test.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    return test
+
+
+def in_asyncio(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a test in a loop of asyncio's own."""
+    return as_test(test, lambda main: asyncio.run(main()))
+
+
+def jumping(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a test in a `JumpingLoop`."""
+    return as_test(test, run_jumping)
+
+
+def held(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a test in a `HeldLoop`, which it gets as ``loop``."""
+    return as_test(test, lambda main: run_held(lambda loop: main(loop=loop)), "loop")

@@ -1,14 +1,15 @@
 """Divide the output of one launch into the sections that its script prints.
 
-A start costs more than what most scripts do, so one script has a section for each test.
+A start costs more than what most scripts do, so one script has many sections.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 
-__all__ = ["SAY", "SAY_PLACE", "by_section"]
+__all__ = ["SAY", "SAY_PLACE", "by_section", "on_all"]
 
 # Put before a script: one write for a line, so that lines of a rank are never mixed.
 SAY = """
@@ -35,3 +36,8 @@ def by_section(output: str) -> dict[str, dict[str, list[str]]]:
         assert match, f"a line without a label or a section: {line[:200]!r}"
         found[match["section"]][match["label"]].append(match["text"])
     return found
+
+
+def on_all(ranks: Iterable[str], *texts: str) -> dict[str, list[str]]:
+    """Return a section in which each of ``ranks`` says the same."""
+    return {rank: list(texts) for rank in ranks}

@@ -12,6 +12,7 @@ import subprocess
 
 import pytest
 from support.places import ROOT
+from support.programs.commands import write_command
 
 
 @pytest.fixture
@@ -27,9 +28,7 @@ def place(tmp_path):
 
 
 def tool(place, name, script):
-    path = place / "bin" / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
+    write_command(place / "bin" / name, script)
 
 
 def ran(place, *command, **env):
@@ -61,10 +60,7 @@ def quiet_place(place):
     tool(place, "python", PYTHON)
     tool(place, "npm", "exit 0")
     for script in ("tests/native/run", "tests/fuzz/run"):
-        path = place / script
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f'#!/bin/sh\necho "{script} $*"\n')
-        path.chmod(0o755)
+        write_command(place / script, f'echo "{script} $*"')
     (place / "widgets/static").mkdir(parents=True)
     (place / "widgets/labextension").mkdir()
     (place / "widgets/js/node_modules").mkdir(parents=True)
@@ -112,13 +108,6 @@ def test_flaky_tests_are_named_at_the_very_end(quiet_place):
     assert "FLAKY" not in said
 
 
-def test_groups_say_what_they_hold_to(quiet_place):
-    _, deep = ran(quiet_place, "tests/run", "deep", "tests/packages/cli")
-    assert "-m deep or hypothesis tests/packages/cli deep=1 hold=\n" in deep
-    _, promises = ran(quiet_place, "tests/run", "promises")
-    assert "gate.py pytest -m promise deep= hold=1\n" in promises
-
-
 def test_all_runs_each_section_of_the_deep_tier(quiet_place):
     code, said = ran(quiet_place, "tests/run", "all")
     assert code == 0, said
@@ -130,24 +119,22 @@ def test_all_runs_each_section_of_the_deep_tier(quiet_place):
         assert re.search(rf"{re.escape(name)} +[\d.]+ s  ok", summary), name
 
 
-def test_a_folder_of_tests_is_a_group(quiet_place):
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (["deep", "tests/packages/cli"], 0, "-m deep or hypothesis tests/packages/cli deep=1 hold=\n"),
+        (["promises"], 0, "gate.py pytest -m promise deep= hold=1\n"),
+        (["magics", "-x"], 0, "gate.py pytest tests/packages/magics -x deep=1"),  # a folder
+        (["wheel"], 0, "python tests/tools/wheel.py"),
+        (["nonsense"], 2, "tests/run: there is no 'nonsense'; try one of: all changed lint"),
+    ],
+)  # fmt: skip
+def test_a_group_says_what_it_runs(quiet_place, words, code, line):
     (quiet_place / "tests/packages/magics").mkdir(parents=True)
     (quiet_place / "tests/packages/magics/test_x.py").touch()
-    code, said = ran(quiet_place, "tests/run", "magics", "-x")
-    assert code == 0, said
-    assert "gate.py pytest tests/packages/magics -x deep=1" in said
-
-
-def test_the_wheel_of_a_release_is_a_group(quiet_place):
-    code, said = ran(quiet_place, "tests/run", "wheel")
-    assert code == 0, said
-    assert "python tests/tools/wheel.py" in said
-
-
-def test_an_unknown_group_says_which_there_are(quiet_place):
-    code, said = ran(quiet_place, "tests/run", "nonsense")
-    assert code == 2
-    assert said.startswith("tests/run: there is no 'nonsense'; try one of: all changed lint")
+    ended, said = ran(quiet_place, "tests/run", *words)
+    assert ended == code, said
+    assert line in said
 
 
 @pytest.mark.parametrize(
@@ -223,17 +210,12 @@ def test_in_ci_the_browsers_side_may_not_be_left_out(quiet_place, must_run, code
     assert ended == code, said
 
 
-def test_lint_that_cannot_begin_has_failed(place):
-    (place / "build").write_text("in the way")
-    code, said = ran(place, "tests/run", "lint")
-    assert code == 1
-    assert "0 passed, 2 failed" in said
-
-
-def test_a_group_beside_that_cannot_begin_has_failed(quiet_place):
+@pytest.mark.parametrize("words", [[], ["lint"]])
+def test_a_group_that_cannot_begin_has_failed(quiet_place, words):
     (quiet_place / "build").write_text("in the way")
-    code, said = ran(quiet_place, "tests/run")
+    code, said = ran(quiet_place, "tests/run", *words)
     assert code == 1, said
+    assert words == [] or "0 passed, 2 failed" in said
 
 
 def test_a_fuzzer_that_does_not_compile_hides_no_other(place):

@@ -1,4 +1,4 @@
-"""The tests' own tools: tiers, skips, history, repetitions, bounds."""
+"""The tests' own tools: tiers, skips, history, repetitions, bounds, and what drives a kernel."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import promise
+from support.notebooks.kernel_driver import KernelDriver
 from support.places import TESTS
 from support.ranks import loops
 from support.runs import skips
@@ -36,18 +37,9 @@ def pytest_in(folder: Path, tests: str, *words: str, **env: str) -> str:
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST", "CI", "PHALANX_MUST_RUN"))
     }
+    pytest_words = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-ra", *words, "test_it.py"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-q",
-            "-ra",
-            *words,
-            "test_it.py",
-        ],
+        [sys.executable, *pytest_words],
         cwd=folder,
         env={**inherited, "PYTHONPATH": str(TESTS), "PHALANX_NO_HISTORY": "1", **env},
         capture_output=True,
@@ -181,3 +173,25 @@ def test_a_held_loop_waits_for_limits_of_its_own_clock_on_a_busy_machine(monkeyp
             await loop.until(lambda: False, "nothing", step_s=0.1)
 
     loops.run_held(main)
+
+
+@pytest.mark.slow
+def test_what_a_failed_test_leaves_is_stopped():
+    with KernelDriver() as kernel:
+        waiting = kernel.submit("input('nobody answers ')")
+        queued = kernel.submit("while True: pass")
+        waiting.until(lambda so_far: bool(so_far.prompts))
+        kernel.stop_cells()
+        assert waiting.is_done
+        assert queued.is_done
+        assert kernel.run("1 + 1").text == "2\n"
+
+
+@pytest.mark.slow
+def test_a_killed_kernel_is_noticed():
+    with KernelDriver() as kernel:
+        running = kernel.submit("print(1)\nwhile True: pass")
+        running.until(lambda so_far: so_far.stdout == "1\n")
+        kernel.kill()
+        with pytest.raises(ConnectionError, match="the kernel died"):
+            running.result()

@@ -40,7 +40,12 @@ _GRANTED = "phalanx-job: "
 _REPORT = f'echo "{_GRANTED}$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec sleep infinity'
 # Run salloc, and end it when the standard input ends: this process has closed it or is gone. At
 # SIGHUP salloc takes the job out of the queue, or ends it; in a job that runs it ignores SIGTERM.
-_HOLD = 'exec 3<&0; "$@" 3<&- & job=$!; { cat <&3 >/dev/null; kill -HUP "$job"; } & wait "$job"'
+# The outer shell is killed with this process, maybe when salloc runs and nobody waits for the end
+# of the input yet; so an inner one, which is not, starts both.
+_HOLD = (
+    'exec 3<&0; { "$@" 3<&- & job=$!; { cat <&3 >/dev/null; kill -HUP "$job"; } & wait "$job"; } & '
+    'wait "$!"'
+)
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}
 
 

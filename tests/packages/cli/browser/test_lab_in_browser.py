@@ -17,10 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180), d
 
 def test_it_opens_on_a_page_that_leads_to_the_first_tutorial(tmp_path):
     ARTIFACTS.mkdir(exist_ok=True)
-    with (
-        chromium_page(viewport={"width": 1280, "height": 1000}) as page,
-        lab(tmp_path) as address,
-    ):
+    with chromium_page(viewport={"width": 1280, "height": 1000}) as page, lab(tmp_path) as address:
         page.goto(address.replace(FIRST_TUTORIAL, START_PAGE))
         start = page.locator(".jp-RenderedMarkdown")
         start.get_by_role("heading", name="Start here").wait_for(timeout=PATIENCE_MS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from support.programs.commands import make_commands
 
-from phalanx.cli import main
 from phalanx.cli.doctor.launchers import check_job_hosts, check_launcher
 
 SLURM = {"srun": "echo slurm 24.05.1", "salloc": "exit 9", "sinfo": "echo all up"}
@@ -24,9 +24,7 @@ def commands(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
 
     def make(scripts):
-        for name, script in scripts.items():
-            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-            (folder / name).chmod(0o755)
+        make_commands(folder, **scripts)
         return folder
 
     return make
@@ -76,27 +74,3 @@ def test_a_command_that_is_missing(commands):
             "cluster, or load its module"
         )
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["doctor", "--launcher", "slrum"], "there is no launcher 'slrum'; there are: ssh, slurm"),
-        (["doctor", "--nodes", "2"], "--nodes: which scheduler is asked? say --launcher slurm"),
-        (
-            ["doctor", "--launcher", "pbs"],
-            "there is no launcher 'pbs' any more: within a job of PBS,",
-        ),
-        (
-            ["config", "--launcher", "lsf"],
-            "there is no launcher 'lsf' any more: within a job of LSF,",
-        ),
-        (["config", "--launcher", "slurm"], "this is no Slurm job: start it in salloc"),
-    ],
-)
-def test_mistakes_are_a_line(commands, words, said, capsys):
-    commands({})
-    assert main(words) != 0
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1

@@ -16,15 +16,14 @@ import time
 import psutil
 import pytest
 from support.programs.launching import (
-    ENDLESS,
     LAUNCH,
     launch,
     wait_gone,
-    wait_held_up,
     write_script,
 )
 from support.promise import PATIENCE_S
-from support.runs.sections import SAY, SAY_PLACE, by_section
+from support.runs.sections import SAY, SAY_PLACE, by_section, on_all
+from support.runs.tiers import each_with_first
 
 from phalanx.cli import main
 
@@ -51,69 +50,50 @@ RANKS = "0123"
 INPUT = os.urandom(3 << 20).replace(b"\n", b"?")
 
 
-# -- one launch of four ranks, whose script has a section for each of these tests ----------------
-
-
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory):
-    return tmp_path_factory.mktemp("launch") / "logs"
-
-
-@pytest.fixture(scope="module")
-def said(logs):
-    path = write_script(logs.parent, SAY + SAY_PLACE + SUM + EVERYTHING)
+def test_what_every_rank_says_comes_whole_and_in_order_and_is_logged(tmp_path):
+    logs = tmp_path / "logs"
+    path = write_script(tmp_path, SAY + SAY_PLACE + SUM + EVERYTHING)
     words = (
         "-n", "4", "--env", "A=1=2", "--env", "B", "--env", "MASTER_ADDR=::1",
         "--log-dir", str(logs),
     )  # fmt: skip
-    return launch(
+    said = launch(
         *words, path, "--verbose", "--env", "X=1", "--", "-n", stdin=b"typed\n" + INPUT,
         env={"B": "b", "RANK": "7", "WORLD_SIZE": "8", "MASTER_PORT": "9"},
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def sections(said):
-    return by_section(said.stdout.decode())
-
-
-def test_the_ranks_meet(said, sections):
-    assert sections["sum"] == {rank: [f"{rank} 4 10"] for rank in RANKS}
+    sections = by_section(said.stdout.decode())
+    places = sections.pop("place")
+    assert sections.pop("joined") == places  # what a script has read goes on to be true
+    digest = hashlib.sha256(INPUT).hexdigest()
+    assert sections == {
+        "sum": {rank: [f"{rank} 4 10"] for rank in RANKS},
+        # What follows the script is the script's.
+        "words": on_all(RANKS, "['--verbose', '--env', 'X=1', '--', '-n']"),
+        "environment": on_all(RANKS, "1=2 b"),
+        "counted": on_all(RANKS, *(f"{i} {'x' * (i % 50)}" for i in range(1000))),
+        "cut": on_all(RANKS, "€" * 20_000),
+        "input": on_all(RANKS, f"b'typed\\n' {len(INPUT)} {digest}"),
+    }
+    assert sorted(said.stderr.splitlines()) == [f"[{rank}] error".encode() for rank in RANKS]
     assert said.returncode == 0
-
-
-def test_what_follows_the_script_is_the_script_s(sections):
-    words = "['--verbose', '--env', 'X=1', '--', '-n']"
-    assert sections["words"] == {rank: [words] for rank in RANKS}
-
-
-def test_the_environment_of_the_ranks(sections):
-    assert sections["environment"] == {rank: ["1=2 b"] for rank in RANKS}
-
-
-def test_each_rank_has_the_variables_of_torchrun(sections):
-    place = sections["place"]
-    ports = {texts[0].split()[-1] for texts in place.values()}
-    assert len(ports) == 1
-    assert 9 < int(ports.pop()) < 65536  # 9 was the launcher's own: --env says what ranks get
-    assert {rank: texts[0].rpartition(" ")[0] for rank, texts in place.items()} == {
+    # The variables of torchrun.
+    (port,) = {texts[0].split()[-1] for texts in places.values()}
+    assert 9 < int(port) < 65536  # 9 was the launcher's own: --env says what ranks get
+    assert {rank: texts[0].rpartition(" ")[0] for rank, texts in places.items()} == {
         rank: f"{rank} 4 {rank} 4 ::1" for rank in RANKS
     }
-    assert sections["joined"] == place  # what a script has read goes on to be true
-
-
-def test_lines_stay_whole_and_in_order(sections):
-    expected = [f"{i} {'x' * (i % 50)}" for i in range(1000)]
-    assert sections["counted"] == dict.fromkeys(RANKS, expected)
-
-
-def test_no_character_is_cut_or_lost(sections):
-    assert sections["cut"] == {rank: ["€" * 20_000] for rank in RANKS}
-
-
-def test_input_goes_to_every_rank_and_ends(sections):
-    digest = hashlib.sha256(INPUT).hexdigest()
-    assert sections["input"] == {rank: [f"b'typed\\n' {len(INPUT)} {digest}"] for rank in RANKS}
+    # Logs are this user's alone.
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in logs.iterdir()} == {0o600}
+    lines = said.stdout.splitlines(keepends=True)
+    assert {path.name: path.read_bytes() for path in logs.iterdir()} == {
+        f"rank-{rank}.{stream}": text
+        for rank in RANKS
+        for stream, text in (
+            ("stdout", b"".join(x[4:] for x in lines if x.startswith(f"[{rank}]".encode()))),
+            ("stderr", b"error"),
+        )
+    }
 
 
 def test_what_is_no_text_goes_through(tmp_path):
@@ -163,34 +143,9 @@ def test_unfinished_lines_of_ranks_are_not_torn(script):
     assert sorted(said.stderr.splitlines()) == [b"[0] 99%", b"[1] 99%"]
 
 
-def test_streams_stay_apart(said):
-    assert sorted(said.stderr.splitlines()) == [f"[{r}] error".encode() for r in RANKS]
-
-
-def test_logs_are_this_user_s_alone(said, logs):
-    assert stat.S_IMODE(logs.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in logs.iterdir()} == {0o600}
-
-
-def test_logs_are_kept(said, logs):
-    lines = said.stdout.splitlines(keepends=True)
-    assert {path.name: path.read_bytes() for path in logs.iterdir()} == {
-        f"rank-{rank}.{stream}": text
-        for rank in RANKS
-        for stream, text in (
-            ("stdout", b"".join(x[4:] for x in lines if x.startswith(f"[{rank}]".encode()))),
-            ("stderr", b"error"),
-        )
-    }
-
-
-# -- one launch of a program whose ranks share no memory, and whose lines have no labels ----------
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
+def test_a_program_runs_on_every_rank_and_without_labels_no_byte_is_added_or_lost(tmp_path):
     path = write_script(
-        tmp_path_factory.mktemp("program"),
+        tmp_path,
         SAY
         + SUM
         + "import os\n"
@@ -198,32 +153,23 @@ def program(tmp_path_factory):
         + "for start in range(0, len(data), 7): os.write(1 + start % 2, data[start : start + 7])\n",
     )
     command = f"echo $PHALANX_RANK of $PHALANX_SIZE; pwd; exec {sys.executable} -u {path}"
-    return launch(
-        "-n", "2", "--transport", "tcp", "--label", "none", "--cwd", "/", "--", "sh", "-c", command
-    )  # fmt: skip
-
-
-def test_a_program_runs_on_every_rank(program):
-    lines = program.stdout.splitlines()
-    assert lines.count(b"0 of 2") == lines.count(b"1 of 2") == 1
-    assert lines.count(b"/") == 2
-    assert program.returncode == 0
-
-
-def test_its_ranks_meet(program):
-    lines = program.stdout.splitlines()
-    assert lines.count(b"sum: 0 2 3") == lines.count(b"sum: 1 2 3") == 1
-
-
-def test_without_labels_no_byte_is_added_or_lost(program):
+    words = ("-n", "2", "--transport", "tcp", "--label", "none", "--cwd", "/")
+    said = launch(*words, "--", "sh", "-c", command)
+    assert said.returncode == 0
     told = [b"0 of 2", b"1 of 2", b"/", b"/", b"sum: 0 2 3", b"sum: 1 2 3"]
+    lines = said.stdout.splitlines()
+    assert sorted(line for line in lines if line in told) == sorted(told)
     n_told = sum(len(line) + 1 for line in told)
     n_between = 2  # on each stream a newline between the ranks
-    assert len(program.stdout) + len(program.stderr) == n_told + 2 * 60_000 + n_between
+    assert len(said.stdout) + len(said.stderr) == n_told + 2 * 60_000 + n_between
 
 
-@pytest.mark.parametrize("program", ["python", "shell"])
-@pytest.mark.parametrize("chosen", [[], ["--env", "OMP_NUM_THREADS=3"]], ids=["ours", "chosen"])
+@pytest.mark.parametrize(
+    ("program", "chosen"),
+    each_with_first(
+        {"program": ["python", "shell"], "chosen": [[], ["--env", "OMP_NUM_THREADS=3"]]}
+    ),
+)
 def test_the_cores_of_a_host_are_divided_among_its_ranks(program, chosen, monkeypatch, tmp_path):
     monkeypatch.delenv("OMP_NUM_THREADS")
     cores = len(os.sched_getaffinity(0))
@@ -245,15 +191,6 @@ def test_a_module_of_one_rank(tmp_path):
     assert said.stdout == b"[0] __main__ ['--verbose', '-n'] 1 3\n"
     assert said.stderr == b""
     assert said.returncode == 0
-
-
-def test_endless_output_fills_no_memory(running, script, tmp_path):
-    launcher = running("-n", "2", script(ENDLESS), str(tmp_path))
-    line = "x" * 1000
-    launcher.wait_lines(f"[0] {line}", f"[1] {line}")
-    processes = launcher.processes()
-    assert len(processes) == 4  # launcher, sweeper, two ranks
-    wait_held_up(tmp_path, 2)  # ranks that may print no more: what is kept for them is bounded
 
 
 @pytest.mark.promise
@@ -345,37 +282,6 @@ def test_in_the_background_the_terminal_s_input_is_the_shell_s(script):
         popen.wait(PATIENCE_S)
     os.close(ours)
     os.close(theirs)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["-n", "0", "x.py"], "'0'; it must be a whole number, 1 or more"),
-        ([], "no script is given"),
-        (["-m"], "-m needs the name of a module"),
-        (["nowhere.py"], "there is no script"),
-        (["no-such-program-anywhere"], "there is no program 'no-such-program-anywhere'"),
-        (["/etc/passwd"], "'/etc/passwd' is not executable"),
-        (["--cwd", "/nowhere", "x.py"], "--cwd /nowhere: there is no such folder"),
-        (["--python", "/nowhere/python", "-m", "x"], "there is no program '/nowhere/python'"),
-        (["--env", "BAD-KEY=1", "x.py"], "'BAD-KEY' is no name of a variable"),
-        (["--env", "NOT_SET_ANYWHERE", "x.py"], "it is not set here"),
-        (["--backend", "nccl", "x.py"], "'nccl' is not in this release"),
-        (["--hots", "a,b", "x.py"], "did you mean --hosts?"),
-        (["--backend", "mpi", "--interface", "lo", "x.py"], "--interface: not with --backend mpi"),
-        (["--labl", "rank", "x.py"], "did you mean --label?"),
-        (["--timeout", "-1", "x.py"], "'-1' is not a number of seconds"),
-    ],
-)
-def test_a_mistake_is_one_line_and_starts_nothing(words, message, capsys):
-    try:
-        code = main(["launch", *words])
-    except SystemExit as leaving:
-        code = leaving.code
-    said = capsys.readouterr().err
-    assert code == 2
-    assert message in said
-    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

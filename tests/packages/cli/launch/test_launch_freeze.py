@@ -11,8 +11,6 @@ from support.programs.launching import launch
 from support.promise import SILENCE_S, after_silence_s, check
 from support.runs.tiers import deep
 
-from phalanx.cli import main
-
 FROZEN = """
 import os, signal, sys, time
 import phalanx as px
@@ -73,11 +71,6 @@ def test_a_python_that_has_ended_in_a_shell_that_goes_on_is_not_frozen(tmp_path)
     shell = f"{sys.executable} {script} {done} {SILENCE_S} && while [ ! -e {done} ]; do sleep 0.05; done"
     ended = launch("-n", "2", "--silence", str(SILENCE_S), "--", "sh", "-c", shell)
     assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-def test_a_silence_of_none_is_refused(capsys):
-    assert main(["launch", "-n", "1", "--silence", "0", "true"]) == 2
-    assert "heartbeat_timeout is 0.0" in capsys.readouterr().err
 
 
 # More than this a launcher that goes on would take for the end of a rank.

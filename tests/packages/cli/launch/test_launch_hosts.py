@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 from support.hosts.hosts_of_one_machine import python_of_other_numpy
 from support.programs.launching import ENDLESS, PATIENT, launch, wait_held_up, write_script
-from support.runs.sections import SAY, SAY_PLACE, by_section
+from support.runs.sections import SAY, SAY_PLACE, by_section, on_all
 from support.runs.tiers import deep
-
-from phalanx.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +40,6 @@ def complaints(said):
     return [line for line in said.decode().splitlines() if not late.match(line)]
 
 
-# -- one launch of two hosts, whose script has a section for each of these tests ------------------
-
 EVERYTHING = """
 import hashlib, os, shutil, phalanx as px
 world = px.init(strict=True)
@@ -63,10 +59,8 @@ RANKS = ("x 0", "x 1", "y 2", "y 3")
 INPUT = os.urandom(3 << 20)
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    """Return what the ranks printed, what was said on a terminal, and the status."""
-    path = write_script(tmp_path_factory.mktemp("hosts"), SAY + SAY_PLACE + EVERYTHING)
+def test_what_every_rank_says_comes_whole_and_in_order(tmp_path):
+    path = write_script(tmp_path, SAY + SAY_PLACE + EVERYTHING)
     idle = ("-p", "5000", "--connections-per-ip", "2", "--nccl-port", "12345", "--backend", "ring")
     words = (
         "-n", "2", "--label", "host", "--env", "A=1=2", "--env", "HERE", "--env", NO_TEXT, "--cwd", "/", *idle, path,
@@ -87,63 +81,34 @@ def said(tmp_path_factory):
     except OSError:  # the end of a terminal that all have closed
         pass
     os.close(ours)
-    return ended.stdout.decode(), told, ended.returncode
-
-
-def on_all(*texts):
-    return {rank: list(texts) for rank in RANKS}
-
-
-@pytest.fixture(scope="module")
-def sections(said):
-    return by_section(said[0])
-
-
-def test_ranks_of_several_hosts_meet(said, sections):
-    assert sections["sum"] == {
-        f"{host} {rank}": [f"{rank} 4 10 {local}"]
-        for rank, (host, local) in enumerate(["x0", "x1", "y0", "y1"])
-    }
-    assert said[2] == 0
-
-
-def test_options_of_mlx(said, sections):
-    # One rank of each host has the links to the other.
-    assert sections["stripes"] == {"x 0": ["2"], "x 1": [""], "y 2": ["2"], "y 3": [""]}
-    assert [line.split()[2] for line in complaints(said[1])] == ["--starting-port", "--nccl-port"]
-
-
-def test_the_environment_of_the_ranks(sections):
-    assert sections["environment"] == on_all("1=2 h /")
-
-
-def test_what_is_no_text_reaches_the_ranks(sections):
-    assert sections["bytes"] == on_all(r"b'\xe9' b'B=\xe9'")
-
-
-def test_each_rank_has_the_variables_of_torchrun(sections):
+    assert ended.returncode == 0
+    assert [line.split()[2] for line in complaints(told)] == ["--starting-port", "--nccl-port"]
+    sections = by_section(ended.stdout.decode())
     places = [sections["place"][rank][0].split() for rank in RANKS]
+    del sections["place"]
+    digest = hashlib.sha256(INPUT).hexdigest()
+
+    assert sections == {
+        "sum": {
+            f"{host} {rank}": [f"{rank} 4 10 {local}"]
+            for rank, (host, local) in enumerate(["x0", "x1", "y0", "y1"])
+        },
+        # One rank of each host has the links to the other.
+        "stripes": {"x 0": ["2"], "x 1": [""], "y 2": ["2"], "y 3": [""]},
+        "environment": on_all(RANKS, "1=2 h /"),
+        "bytes": on_all(RANKS, r"b'\xe9' b'B=\xe9'"),
+        "terminal": on_all(RANKS, "101 33"),
+        "long": on_all(RANKS, "€" * 20_000),
+        "counted": on_all(RANKS, *(f"{i:05} {'é' * 50}" for i in range(2000))),
+        "end": on_all(RANKS, "without a newline"),
+        "input": on_all(RANKS, f"b'first line\\n' {digest}"),
+    }
+    # The variables of torchrun.
     address, port = places[0][4:]
     assert 0 < int(port) < 65536
     assert places == [
         [str(rank), "4", str(rank % 2), "2", address, port] for rank in range(len(RANKS))
     ]
-
-
-def test_the_size_of_the_terminal_is_handed_on(sections):
-    assert sections["terminal"] == on_all("101 33")
-
-
-def test_no_line_is_cut_and_no_character_lost(sections):
-    assert sections["long"] == on_all("€" * 20_000)
-    expected = [f"{i:05} {'é' * 50}" for i in range(2000)]
-    assert sections["counted"] == on_all(*expected)
-    assert sections["end"] == on_all("without a newline")
-
-
-def test_input_goes_to_every_rank_and_ends(sections):
-    digest = hashlib.sha256(INPUT).hexdigest()
-    assert sections["input"] == on_all(f"b'first line\\n' {digest}")
 
 
 # -- which hosts ----------------------------------------------------------------------------------
@@ -156,18 +121,6 @@ def test_this_machine_and_another_with_slots(tmp_path, script):
     assert lines(said) == ["[0] 0 3 6 0", "[1] 1 3 6 0", "[2] 2 3 6 1"]
     assert complaints(said.stderr) == []
     assert said.returncode == 0
-
-
-def test_slots_and_a_number_for_each(tmp_path, script, capsys):
-    file = tmp_path / "hosts"
-    file.write_text("x slots=1\ny slots=2\n")
-    assert main(["launch", "--hostfile", str(file), "-n", "2", script(SUM)]) == 2
-    assert "slots" in capsys.readouterr().err
-
-
-def test_this_machine_by_name_is_no_other_host(script):
-    said = launch("--hosts", "localhost", "-n", "2", script(SUM), "x")
-    assert lines(said) == ["[0] 0 2 3 0", "[1] 1 2 3 1"]
 
 
 def test_a_hostfile_of_mlx_and_a_rank_that_does_not_read(script, tmp_path):
@@ -190,13 +143,6 @@ def test_a_hostfile_of_mlx_and_a_rank_that_does_not_read(script, tmp_path):
     assert said.returncode == 0
 
 
-def test_options_that_need_hosts(script, capsys):
-    assert main(["launch", "--interface", "lo", "--ssh-arg=-v", script(SUM)]) == 2
-    assert "--interface and --ssh-arg: only with --hosts" in capsys.readouterr().err
-    assert main(["launch", "--hosts", "x", "--hostfile", "y", script(SUM)]) == 2
-    assert "not both" in capsys.readouterr().err
-
-
 # -- how it ends ----------------------------------------------------------------------------------
 
 
@@ -204,27 +150,19 @@ def test_options_that_need_hosts(script, capsys):
     ("how", "status"),
     [pytest.param("sys.exit(3)", 3, marks=deep), ("os.kill(os.getpid(), 9)", 137)],
 )
-def test_the_exit_status_is_that_of_the_rank_that_failed(script, how, status):
-    fail = script(
-        "import os, sys, time, phalanx as px\n"
+def test_who_fails_gives_the_exit_status_and_a_rank_that_ignores_the_end_is_killed(
+    script, how, status
+):
+    path = script(
+        "import os, signal, sys, time, phalanx as px\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "world = px.init(strict=True)\n"
         f"if world.rank() == 1: {how}\n"
         "time.sleep(600)\n"
     )
-    said = launch(*HOSTS, fail)
+    said = launch(*HOSTS, "--grace", "0.3", path)
     assert said.returncode == status
     assert "rank 1 " in complaints(said.stderr)[-1]
-
-
-def test_a_rank_that_ignores_the_end_is_killed(script):
-    stay = script(
-        "import os, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "if os.environ['PHALANX_RANK'] == '0': print('up'); sys.exit(4)\n"
-        "while True: time.sleep(1)\n"
-    )
-    said = launch(*HOSTS, "--grace", "0.3", stay)
-    assert said.returncode == 4
 
 
 def test_a_rank_that_ends_early_frees_those_of_other_hosts(script):
@@ -242,24 +180,17 @@ def test_a_rank_that_ends_early_frees_those_of_other_hosts(script):
     assert line.endswith(": closed the group; rank 1 was in all_sum #2 (int64, shape ())")
 
 
-def why_not(*words):
-    """Return, host by host, why ranks could not be started."""
-    said = launch(*HOSTS, "-n", "2", *words)
-    assert said.returncode == 1
-    assert said.stdout == b""
-    return [line.partition(" be started: ")[2] for line in complaints(said.stderr)]
-
-
-def test_a_folder_that_is_missing_is_said_of_every_host(script, tmp_path):
-    folder = tmp_path / "nowhere"
-    x, y = why_not("--cwd", str(folder), script(SUM))
-    assert x.startswith(f"x: it has no folder {folder}: ")
-    assert y.startswith(f"y: it has no folder {folder}: ")
-
-
-def test_a_script_that_is_missing_is_said_of_every_host(tmp_path):
-    gone = tmp_path / "gone.py"
-    assert why_not(str(gone)) == [f"{host}: there is no script '{gone}'" for host in "xy"]
+def test_what_is_missing_is_said_of_every_host(script, tmp_path):
+    folder, gone = tmp_path / "nowhere", tmp_path / "gone.py"
+    for words, why in [
+        (["--cwd", str(folder), script(SUM)], f"it has no folder {folder}: "),
+        ([str(gone)], f"there is no script '{gone}'"),
+    ]:
+        said = launch(*HOSTS, "-n", "2", *words)
+        assert (said.returncode, said.stdout) == (1, b"")
+        x, y = (line.partition(" be started: ")[2] for line in complaints(said.stderr))
+        assert x.startswith(f"x: {why}")
+        assert y.startswith(f"y: {why}")
 
 
 def test_a_script_that_is_not_looked_for(tmp_path):

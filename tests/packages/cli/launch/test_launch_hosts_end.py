@@ -32,9 +32,10 @@ def both_up(ranks):
 @pytest.mark.parametrize(
     ("number", "status"),
     [
-        pytest.param(signal.SIGTERM, 143, marks=deep),  # as for ranks of one host, test_launch_ends
         (signal.SIGINT, 130),
-        (signal.SIGHUP, 129),
+        # As for ranks of one host, test_launch_ends.
+        pytest.param(signal.SIGTERM, 143, marks=deep),
+        pytest.param(signal.SIGHUP, 129, marks=deep),
     ],
 )
 def test_a_signal_ends_everything_everywhere(script, running, number, status):

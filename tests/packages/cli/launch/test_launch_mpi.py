@@ -14,10 +14,8 @@ from support.programs.launching import PATIENT, launch
 from support.programs.processes import wait_gone
 from support.promise import PATIENCE_S
 from support.ranks.mpis import CELLS, marked
-from support.runs.sections import SAY, by_section
+from support.runs.sections import SAY, by_section, on_all
 from support.runs.tiers import deep
-
-from phalanx.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -46,8 +44,6 @@ def held(mpi, tmp_path):
         popen.communicate()
 
 
-# -- one launch, whose script has a section for each of these tests -------------------------------
-
 EVERYTHING = """
 import hashlib, phalanx as px
 world = px.init(strict=True)
@@ -61,39 +57,17 @@ RANKS = "012"
 INPUT = os.urandom(3_000_000)
 
 
-@pytest.fixture(scope="module")
-def said(mpi):
-    return run(mpi, "-n", "3", "--", sys.executable, "-c", SAY + EVERYTHING, stdin=INPUT)
-
-
-@pytest.fixture(scope="module")
-def sections(said):
-    return by_section(said.stdout.decode())
-
-
-def test_ranks_meet(said, sections):
-    assert sections["sum"] == {rank: ["6"] for rank in RANKS}
-    assert said.returncode == 0
-
-
-def test_objects_are_sealed_with_a_key_of_the_launcher(sections):
-    assert sections["objects"] == {rank: [str([{"rank": n} for n in range(3)])] for rank in RANKS}
-
-
-def test_lines_are_whole_and_labelled(sections):
-    assert sections["long"] == {rank: ["é" * 40_000] for rank in RANKS}
-
-
-def test_input_goes_to_all_ranks(sections):
-    digest = hashlib.sha256(INPUT).hexdigest()
-    assert sections["input"] == {rank: [digest] for rank in RANKS}
-
-
-def test_streams_stay_apart(said):
+def test_what_every_rank_says_comes_whole(mpi):
+    said = run(mpi, "-n", "3", "--", sys.executable, "-c", SAY + EVERYTHING, stdin=INPUT)
+    objects = str([{"rank": rank} for rank in range(3)])
+    assert by_section(said.stdout.decode()) == {
+        "sum": on_all(RANKS, "6"),
+        "objects": on_all(RANKS, objects),  # sealed with a key of the launcher's
+        "long": on_all(RANKS, "é" * 40_000),
+        "input": on_all(RANKS, hashlib.sha256(INPUT).hexdigest()),
+    }
     assert sorted(said.stderr.decode().splitlines()) == [f"[{rank}] apart" for rank in RANKS]
-
-
-# -- the others -----------------------------------------------------------------------------------
+    assert said.returncode == 0
 
 
 def test_arguments_reach_mpirun_and_a_rank_that_does_not_read_holds_up_nobody(mpi):
@@ -164,24 +138,3 @@ def test_a_killed_mpirun_takes_all_along(held):
     _, said = popen.communicate(timeout=PATIENCE_S)
     assert popen.returncode == 137
     assert b"phalanx launch: mpirun killed by signal 9 (SIGKILL)" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "text", "code"),
-    [
-        (["--mpi-arg=-q", "--", "/bin/true"], "--mpi-arg is for --backend mpi", 2),
-        (["--backend", "mpi", "--transport", "tcp", "--", "/bin/true"], "--transport is for", 2),
-        (
-            ["--backend", "mpi", "--mpi-arg", "'", "--", "/bin/true"],
-            "--mpi-arg: No closing quotation",
-            2,
-        ),
-        (["--backend", "mpi", "--", "/bin/true"], "there is no mpirun on the PATH; pip", 1),
-    ],
-)
-def test_mistakes_are_one_line(words, text, code, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["launch", *words]) == code
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("phalanx launch: ")
-    assert text in line

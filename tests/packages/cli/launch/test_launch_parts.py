@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from support.programs.terminal import Terminal
 
 from phalanx.cli.launch.command import place, split
-from phalanx.cli.launch.lines import (
-    PROMPT_AFTER_S,
-    REDRAW_AFTER_S,
-    LabelledLines,
-    rank_label,
-)
+from phalanx.cli.launch.lines import PROMPT_AFTER_S, REDRAW_AFTER_S, LabelledLines, rank_label
 from phalanx.cli.main import _parser
 from phalanx.hosts import environment, named_hosts, resolve
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,32 @@ def test_a_thread_that_cannot_be_started_is_one_line(name):
     assert ended.returncode == 1
     assert ended.stderr.count(b"\n") == 1
     assert b"can't start new thread; raise a limit (ulimit -v, ulimit -u), or end" in ended.stderr
+
+
+UNSHARED = ["unshare", "-n"]  # a network of its own, in which nothing is up
+SAID = "the loopback interface of this machine does not work (127.0.0.1: Network is unreachable)"
+
+
+def test_a_machine_whose_loopback_interface_is_down(tmp_path):
+    try:
+        if subprocess.run([*UNSHARED, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("no network namespace may be made here")
+    except FileNotFoundError:
+        pytest.skip("there is no unshare here")
+    env = {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+
+    def ended(*words):
+        done = launch(launcher=[*UNSHARED, sys.executable, *words], env=env)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    said = f"phalanx launch: {SAID}; bring it up (ip link set lo up)\n"
+    assert ended("-m", "phalanx", "launch", "-n", "2", "--", "true") == (1, "", said)
+    code = "import phalanx as px\ntry: px.Workspace.start(2)\nexcept Exception as e: print(repr(e))"
+    status, out, err = ended("-c", code)
+    assert (status, out.count("\n"), err) == (0, 1, "")
+    assert f"the supervisor did not start: it cannot run here: {SAID}; bring it up" in out
+    status, out, err = ended("-m", "phalanx", "doctor")
+    assert status == 1
+    (line,) = [line for line in out.splitlines() if "loopback" in line]
+    assert "Network is unreachable" in line
+    assert "ip link set lo up" in line

@@ -7,8 +7,6 @@ import signal
 import pytest
 from support.programs.launching import launch, wait_gone
 
-from phalanx.cli import main
-
 pytestmark = pytest.mark.slow
 
 SAID = "phalanx launch: "
@@ -134,7 +132,6 @@ def test_when_no_restart_is_left_the_others_may_go_on(script):
 
 
 INIT = {
-    "before": "if rank == 1 and not again: die()",
     "meanwhile": (
         "import phalanx.distributed.bootstrap.supervised as joining\n"
         "if rank == 1 and not again: joining.next_epoch = lambda *_, **__: die()"
@@ -149,7 +146,7 @@ def test_a_death_in_init_disturbs_nobody(script, how):
     code = loop("").replace("world = px.init()", f"{INIT[how]}\nworld = px.init()")
     said = launch("-n", "3", "--max-restarts", "4", script(code), "4")
     assert said.returncode == 0, said.stderr
-    counts = {"before": [0, 1, 0], "meanwhile": [0, 1, 0], "twice": [0, 2, 2]}
+    counts = {"meanwhile": [0, 1, 0], "twice": [0, 2, 2]}
     assert set(lines(said)) == ends(counts.get(how, [1, 1, 1]))
     assert len(errors(said)) == sum(counts.get(how, [1, 1, 1]))
 
@@ -309,23 +306,3 @@ def test_ranks_of_a_lost_host_are_not_started_again(script):
     said = launch(*HOSTS, "--max-restarts", "3", "--grace", "0.2", path)
     assert said.returncode == 137, said.stderr
     assert AGAIN not in said.stderr.decode()
-
-
-# -- refused ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--backend", "mpi", "--max-restarts", "1"], "--max-restarts is for --backend ring"),
-        (["--max-restarts", "-1"], "the number of restarts is '-1'"),
-        (["--max-restarts", "many"], "the number of restarts is 'many'"),
-    ],
-)
-def test_what_is_refused(words, why, capsys):
-    try:
-        code = main(["launch", "-n", "2", *words, "true"])
-    except SystemExit as error:
-        code = error.code
-    assert code == 2
-    assert why in capsys.readouterr().err

@@ -55,21 +55,10 @@ def test_nothing_is_left_of_a_launcher_that_is_ended(bed, script, tmp_path, numb
 @deep
 def test_mpirun_gets_the_hosts(bed, mpi, tmp_path):
     show = "echo $(hostname) $OMPI_COMM_WORLD_RANK$PMI_RANK $A"
-    words = (
-        "--backend",
-        "mpi",
-        "--hosts",
-        "b,c",
-        "-n",
-        "2",
-        "--env",
-        "A=set",
-        "--",
-        "sh",
-        "-c",
-        show,
+    words = ["--backend", "mpi", "--hosts", "b,c", "-n", "2", "--env", "A=set", "--", "sh", "-c"]
+    said = bed.run(
+        0, [*LAUNCH, *words, show], cwd=tmp_path, check=False, env=mpi.environment(), input=""
     )
-    said = bed.run(0, [*LAUNCH, *words], cwd=tmp_path, check=False, env=mpi.environment(), input="")
     assert said.returncode == 0, said.stderr
     lines = [line.partition("] ")[2] or line for line in said.stdout.splitlines()]
     assert sorted(lines) == ["b 0 set", "b 1 set", "c 2 set", "c 3 set"]

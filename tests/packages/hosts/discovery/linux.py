@@ -1,9 +1,8 @@
-"""A Linux host's /sys that does not exist, as the kernel would lay it out, and commands on a PATH."""
+"""A Linux host's /sys that does not exist, as the kernel would lay it out."""
 
 from __future__ import annotations
 
 import json
-import os
 
 
 def write(root, **files):
@@ -55,13 +54,3 @@ def ip_addr(**addresses):
             for name, texts in addresses.items()
         ]
     )
-
-
-def make_commands(folder, **scripts):
-    """Write shell scripts and return the PATH on which they come first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in scripts.items():
-        path = folder / name
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"

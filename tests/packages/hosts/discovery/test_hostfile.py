@@ -173,10 +173,7 @@ def test_what_is_wrong_with_hosts(text, said):
         ('{"hosts": {}}', "hosts: expected array, got object"),
         ('{"hots": []}', "hots: no field of a hostfile; did you mean hosts?"),
         ('{"hosts": [{"ssh": "a"}], "backend": "rign"}', "did you mean ring?"),
-        (
-            '{"hosts": [{"ssh": "a"}], "envs": ["2=3"]}',
-            "envs[0]: expected KEY=VALUE, found '2=3'",
-        ),
+        ('{"hosts": [{"ssh": "a"}], "envs": ["2=3"]}', "envs[0]: expected KEY=VALUE, found '2=3'"),
         ("[]", "hosts: expected from 1 to 32768 hosts, found 0"),
         ("[" * 20_000, "hosts[0]: expected object, got array"),
         (f"[{'9' * 5000}]", "hosts[0]: number out of range"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from phalanx.errors import NotSupported
-from phalanx.hosts import HostfileError, own_addresses
+from phalanx.hosts import own_addresses
 from phalanx.magics.arguments import line_parser, parse, start_options
 from phalanx.protocol import BootOptions, HostPlan, JobOptions, RemoteOptions
 from phalanx.workspace import Workspace
@@ -97,15 +96,6 @@ def test_a_mistake_is_a_line_and_starts_nothing(options, said, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_slots_and_n_together_are_refused(tmp_path):
-    path = tmp_path / "hosts"
-    path.write_text("a slots=2\n")
-    with pytest.raises(
-        HostfileError, match="-n is the number of ranks per host, and the file says"
-    ):
-        resolve_placement(2, hostfile=path)
-
-
 @pytest.mark.parametrize(
     ("backend", "why"),
     [
@@ -160,14 +150,7 @@ def test_the_magics_words_reach_the_root(monkeypatch, tmp_path):
     env = {name: value for name, value in boot.remote.env.items() if not name.endswith("_THREADS")}
     assert env == {"A": "1", "B": ""}
     assert boot.remote == RemoteOptions(
-        "/opt/p",
-        str(tmp_path),
-        boot.remote.env,
-        ("-i", "my key", "-4"),
-        loopback,
-        "local",
-        7.0,
-        3,
+        "/opt/p", str(tmp_path), boot.remote.env, ("-i", "my key", "-4"), loopback, "local", 7.0, 3
     )
 
 
@@ -175,12 +158,6 @@ def test_without_hosts_the_root_is_told_of_none(monkeypatch):
     boot = _booted("-n 3", monkeypatch)
     assert (boot.world.size, boot.hosts, boot.remote) == (3, (), RemoteOptions())
     assert boot.cwd == str(Path.cwd())
-
-
-def test_this_machine_alone_by_name_needs_no_ssh(monkeypatch):
-    name = f"{getpass.getuser()}@{socket.gethostname()}"
-    boot = _booted(f"--hosts {name},localhost", monkeypatch)
-    assert boot.hosts == (HostPlan(name, 2, is_local=True),)
 
 
 def test_words_that_are_no_options_are_named():

@@ -78,12 +78,17 @@ def test_a_host_file_of_another_form_is_a_line(environ, text):
         job_hosts("ssh", environ("sge", text))
 
 
-def test_no_job():
+def test_no_job_and_no_slurm(monkeypatch, tmp_path):
     assert not uses_job("ssh", {})
     with pytest.raises(ValueError, match="mpi: name the hosts with --hosts"):
         job_hosts("mpi", {})
-    with pytest.raises(ValueError, match="this is no Slurm job: start it in .*, or say --nodes N"):
+    with pytest.raises(
+        ValueError, match="this is no Slurm job: start it in salloc or sbatch, .*, or say --nodes N"
+    ):
         job_hosts("slurm", {})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
+        job_hosts("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})
 
 
 def test_ssh_starts_ranks_on_the_hosts_of_a_job(environ, monkeypatch):

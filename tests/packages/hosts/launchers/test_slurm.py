@@ -17,8 +17,6 @@ from support.promise import PATIENCE_S, ROOM_S
 from support.runs.tiers import deep
 from support.waiting import wait_until
 
-from phalanx.hosts import job_hosts
-
 pytestmark = pytest.mark.slow
 
 
@@ -81,14 +79,6 @@ def test_a_node_that_is_none_of_the_job(bed, slurm):
     said = _world(slurm, "salloc", "-N1", "--nodelist=a", hosts="a,c", n=1)
     assert "c: Slurm does not start it: " in said
     _check_nothing_left(bed)
-
-
-def test_no_job(bed, slurm):
-    said = _world(slurm, n=1)
-    assert said == (
-        "this is no Slurm job: start it in salloc or sbatch, name nodes with --hosts, or say "
-        "--nodes N, and a job is submitted"
-    )
 
 
 # -- jobs that are submitted ----------------------------------------------------------------------
@@ -220,12 +210,6 @@ def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
     assert sorted(said.stdout.splitlines()) == lines, said.stderr
     assert said.returncode == 0
     _check_nothing_left(bed)
-
-
-def test_no_slurm_here(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
-        job_hosts("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})
 
 
 @deep

@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from support.programs.commands import write_command
 from support.promise import PATIENCE_S
+from support.ranks.loops import in_asyncio
 from support.waiting import wait_until
 
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
@@ -16,25 +18,32 @@ from phalanx.supervisor.launchers import slurm_job as slurm_job_module
 from phalanx.supervisor.launchers.remote_command import HostStart, HostUnreachable
 from phalanx.supervisor.launchers.slurm_job import SlurmJob, SlurmJobs
 
-# As salloc: takes a job, runs the command in it, and gives the job back when told.
+# As salloc: takes a job, runs the command in it, and gives the job back when told, or when that has
+# ended: it cannot report to a root that is gone.
 GRANTING = """
 echo "salloc: Granted job allocation 12" >&2
 trap 'echo released >"$0.ended"; kill $pid; exit 1' HUP
 for word; do command="$word"; done
 SLURM_JOB_ID=12 SLURM_JOB_NODELIST="n[1-2]" /bin/sh -c "$command" & pid=$!
 wait $pid
+echo released >"$0.ended"
 """
 QUEUED = """
 echo "salloc: Pending job allocation 12" >&2
-trap 'echo released >"$0.ended"; exit 1' HUP
-echo begun >"$0.begun"
-sleep 600 & wait $!
+trap 'echo released >"$0.ended"; kill $pid; exit 1' HUP
+sleep 600 & pid=$!
+wait $pid
 """
+# On a busy machine a shell may not run for a while between the two processes that it starts.
 SUBMIT = """
 import asyncio
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
+from phalanx.supervisor.launchers import slurm_job
 from phalanx.supervisor.launchers.remote_command import HostStart
 from phalanx.supervisor.launchers.slurm_job import SlurmJob
+
+first, second = slurm_job._HOLD.split("job=$!;")
+slurm_job._HOLD = f"{first} job=$!; sleep 0.3; {second}"
 
 async def submit():
     remote = RemoteOptions(launcher="slurm", job=JobOptions(1))
@@ -57,11 +66,7 @@ def programs(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
     def make(name, text):
-        path = tmp_path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-        return path
+        return write_command(tmp_path / "bin" / name, text)
 
     make("squeue", "echo 'PENDING|Resources'")
     make("scontrol", 'echo "n1 n2"')
@@ -152,19 +157,16 @@ def test_a_job_that_waits_too_long_is_given_back(programs):
     assert salloc.with_name("salloc.ended").exists()
 
 
-def test_the_nodes_cannot_be_read(programs):
+@in_asyncio
+async def test_the_nodes_cannot_be_read(programs):
     programs("salloc", GRANTING)
     programs("scontrol", "exit 1")
-
-    async def ask():
-        job = SlurmJob((start := _start("node0", n=1)).remote)
-        job.add(start)
-        with pytest.raises(HostUnreachable, match="scontrol does not say which nodes 'n.1-2.' are"):
-            await job.running
-        job.leave()
-        await job._ending
-
-    asyncio.run(ask())
+    job = SlurmJob((start := _start("node0", n=1)).remote)
+    job.add(start)
+    with pytest.raises(HostUnreachable, match="scontrol does not say which nodes 'n.1-2.' are"):
+        await job.running
+    job.leave()
+    await job._ending
 
 
 @pytest.mark.parametrize(
@@ -180,41 +182,33 @@ def test_the_nodes_cannot_be_read(programs):
         ("exec sleep 600", ""),
     ],
 )
-def test_why_a_job_is_over(programs, monkeypatch, squeue, why):
+@in_asyncio
+async def test_why_a_job_is_over(programs, monkeypatch, squeue, why):
     monkeypatch.setattr(slurm_job_module, "ASK_S", 0.2)
     programs("salloc", GRANTING)
-
-    async def ask():
-        job, _ = await _run(_start("node0", n=1))
-        programs("squeue", squeue)
-        said = await asyncio.gather(job.why_over(), job.why_over())
-        job.leave()
-        await job._ending
-        assert said == [why, why]
-        assert job.is_over is bool(why)
-
-    asyncio.run(ask())
+    job, _ = await _run(_start("node0", n=1))
+    programs("squeue", squeue)
+    said = await asyncio.gather(job.why_over(), job.why_over())
+    job.leave()
+    await job._ending
+    assert said == [why, why]
+    assert job.is_over is bool(why)
 
 
-def test_hosts_start_in_one_job_with_those_of_the_same_start_only(programs):
+@in_asyncio
+async def test_hosts_start_in_one_job_with_those_of_the_same_start_only(programs):
     programs("salloc", QUEUED)
-
-    async def join():
-        sets = {"a": SlurmJobs(), "b": SlurmJobs()}
-        joined = {
-            f"{name}{n}": sets[name].join(_start(f"{name}{n}")) for n in (0, 1) for name in sets
-        }
-        assert joined["a0"][0] is joined["a1"][0] is not joined["b0"][0] is joined["b1"][0]
-        assert [place for _, place in joined.values()] == [0, 0, 1, 1]
-        first = joined["a0"][0]
-        while not first.is_submitted:
-            await asyncio.sleep(0.01)
-        later, place = sets["a"].join(_start("a2"))
-        assert (later is first, place) == (False, 0)
-        for job, _ in [*joined.values(), (later, 0)]:
-            job.leave()
-        for job in {its[0] for its in joined.values()} | {later}:
-            if job._ending is not None:
-                await job._ending
-
-    asyncio.run(join())
+    sets = {"a": SlurmJobs(), "b": SlurmJobs()}
+    joined = {f"{name}{n}": sets[name].join(_start(f"{name}{n}")) for n in (0, 1) for name in sets}
+    assert joined["a0"][0] is joined["a1"][0] is not joined["b0"][0] is joined["b1"][0]
+    assert [place for _, place in joined.values()] == [0, 0, 1, 1]
+    first = joined["a0"][0]
+    while not first.is_submitted:
+        await asyncio.sleep(0.01)
+    later, place = sets["a"].join(_start("a2"))
+    assert (later is first, place) == (False, 0)
+    for job, _ in [*joined.values(), (later, 0)]:
+        job.leave()
+    for job in {its[0] for its in joined.values()} | {later}:
+        if job._ending is not None:
+            await job._ending

@@ -107,10 +107,7 @@ def test_the_card_of_the_supervisors_line_is_told_from_its_host(two_cards, launc
         two_cards.mend(1, card=0)
     assert (
         "lost its host: it has not answered for 2 s: nothing comes from 10.77.0.12 to " in more
-    ), (
-        said,
-        more,
-    )
+    ), (said, more)
     assert "10.77.0.11 on eth0, while it answers at 10.77.1.12: the host lives" in more
 
 

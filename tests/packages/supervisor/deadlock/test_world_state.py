@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.protocol import (
-    CellEnded,
-    Gather,
-    Gathered,
-    Recover,
-    Refused,
-    SplitClosed,
-    SplitFormed,
-)
+from phalanx.protocol import CellEnded, Gather, Gathered, Recover, Refused, SplitClosed, SplitFormed
 from phalanx.supervisor.world.state import WorldState
 
 

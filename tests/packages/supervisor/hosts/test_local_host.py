@@ -9,6 +9,7 @@ import signal
 import sys
 
 from support.promise import PATIENCE_S
+from support.ranks.loops import in_asyncio
 from support.runs.gates import Gate
 from support.waiting import wait_until
 
@@ -31,31 +32,29 @@ print(seen.hexdigest())
 """
 
 
-def test_a_stopped_rank_is_not_killed_and_gets_all_messages_later():
+@in_asyncio
+async def test_a_stopped_rank_is_not_killed_and_gets_all_messages_later():
     """Also more of them than a rank that runs may leave unread."""
     messages = [Gathered(number, (bytes([number]) * (1 << 16),)) for number in range(64)]
     data = b"".join(map(pack_frame, messages))
     assert len(data) > 2 * MOST_UNSENT_NBYTES
 
-    async def main():
-        said = []
-        host = LocalHost((0,), said.append)
-        try:
-            host.spawn_command(
-                0, [sys.executable, "-c", READ, str(len(data))], env=os.environ,
-                stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
-            )  # fmt: skip
-            os.kill(host.report(0).pid, signal.SIGSTOP)
-            wait_until(lambda: is_stopped(host.report(0).pid), "the rank is stopped")
-            for message in messages:
-                host.take(ToRankEnvelope(0, message))
-            host.take(SignalRank(0, signal.SIGCONT))
-            await asyncio.wait_for(host.report(0).child.process.exited.wait(), PATIENCE_S)
-            return said
-        finally:
-            await host.stop()
-
-    (gone,) = asyncio.run(main())
+    said = []
+    host = LocalHost((0,), said.append)
+    try:
+        host.spawn_command(
+            0, [sys.executable, "-c", READ, str(len(data))], env=os.environ,
+            stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+        )  # fmt: skip
+        os.kill(host.report(0).pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(host.report(0).pid), "the rank is stopped")
+        for message in messages:
+            host.take(ToRankEnvelope(0, message))
+        host.take(SignalRank(0, signal.SIGCONT))
+        await asyncio.wait_for(host.report(0).child.process.exited.wait(), PATIENCE_S)
+    finally:
+        await host.stop()
+    (gone,) = said
     digest = hashlib.sha256(data).hexdigest() + "\n"
     assert gone == RankGone(0, 0, "exited with status 0", digest)
 
@@ -70,27 +69,24 @@ while b"the last" not in seen:
 """
 
 
-def test_a_rank_that_takes_no_orders_for_a_while_lives_and_gets_them_later(tmp_path):
+@in_asyncio
+async def test_a_rank_that_takes_no_orders_for_a_while_lives_and_gets_them_later(tmp_path):
     """Such as one in C code that keeps Python's lock: the questions while typing are too many."""
-
-    async def main():
-        said = []
-        host = LocalHost((0,), said.append)
-        try:
-            with Gate(tmp_path) as gate:
-                host.spawn_command(
-                    0, [sys.executable, "-c", READ_LATE, str(gate.path)], env=os.environ,
-                    stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
-                )  # fmt: skip
-                for number in range(64):
-                    host.take(ToRankEnvelope(0, Complete(number, "x" * (1 << 16), 0)))
-                for line in ("first", "the last"):
-                    host.take(ToRankEnvelope(0, TypeLine("cell", TypedLine(line))))
-                gate.open()
-                await asyncio.wait_for(host.report(0).child.process.exited.wait(), PATIENCE_S)
-            return said
-        finally:
-            await host.stop()
-
+    said = []
+    host = LocalHost((0,), said.append)
+    try:
+        with Gate(tmp_path) as gate:
+            host.spawn_command(
+                0, [sys.executable, "-c", READ_LATE, str(gate.path)], env=os.environ,
+                stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+            )  # fmt: skip
+            for number in range(64):
+                host.take(ToRankEnvelope(0, Complete(number, "x" * (1 << 16), 0)))
+            for line in ("first", "the last"):
+                host.take(ToRankEnvelope(0, TypeLine("cell", TypedLine(line))))
+            gate.open()
+            await asyncio.wait_for(host.report(0).child.process.exited.wait(), PATIENCE_S)
+    finally:
+        await host.stop()
     assert 2 * MOST_UNSENT_NBYTES < 64 << 16
-    assert asyncio.run(main()) == [RankGone(0, 0, "exited with status 0", "")]
+    assert said == [RankGone(0, 0, "exited with status 0", "")]

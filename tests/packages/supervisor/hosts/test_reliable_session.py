@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.hosts.proxy import Proxy
 from support.inside import watch_ranks
-from support.ranks.loops import run_held, run_jumping
+from support.ranks.loops import as_test, held, jumping, run_held
 from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.protocol import WorldConfig
@@ -119,12 +119,14 @@ class Tries:
         return await self._real(endpoints, timeout_s, **options)
 
 
-def play(scene):
-    async def main(loop):
-        async with Line(loop) as line:
-            await scene(line)
+def on_line(scene):
+    """Run a test with a ``line``."""
 
-    run_held(main)
+    async def main(scene, loop):
+        async with Line(loop) as line:
+            await scene(line=line)
+
+    return as_test(scene, lambda scene: run_held(lambda loop: main(scene, loop)), "line")
 
 
 async def knock(undo, context, door, keys):
@@ -141,215 +143,184 @@ async def knock(undo, context, door, keys):
     return (await recv_monitor_message(monitor))["event"]
 
 
-def test_nobody_comes_in_without_the_key_it_was_given():
-    async def main(loop):
-        door, came = HostServer(), []
-        door.open(["127.0.0.1"])
-        _, two = (door.expect(lambda _, n=n: came.append(n), came.append) for n in (1, 2))
-        with zmq.asyncio.Context() as context, contextlib.ExitStack() as undo:
-            where = undo, context, door
-            assert await knock(*where, zmq.curve_keypair()) == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            assert await knock(*where, two.keys) == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            await loop.until(lambda: came, "what the second host says")
-        assert came == [2]
-        door.close()
-
-    run_held(main)
+@held
+async def test_nobody_comes_in_without_the_key_it_was_given(loop):
+    door, came = HostServer(), []
+    door.open(["127.0.0.1"])
+    _, two = (door.expect(lambda _, n=n: came.append(n), came.append) for n in (1, 2))
+    with zmq.asyncio.Context() as context, contextlib.ExitStack() as undo:
+        where = undo, context, door
+        assert await knock(*where, zmq.curve_keypair()) == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        assert await knock(*where, two.keys) == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        await loop.until(lambda: came, "what the second host says")
+    assert came == [2]
+    door.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
+@on_line
+async def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(line, seed):
     chance = random.Random(seed)
-
-    async def scene(line):
-        n_resets = 0
-        for number in range(N):
-            line.link.send(HostAnswered(number, Refreshed()))
-            line.session.send(SignalRank(number, 1))
-            if chance.random() < 0.02:
-                line.proxy.reset()
-                n_resets += 1
-            if chance.random() < 0.2:  # or all would be said before anything has come
-                await line.loop.run_in_executor(None, time.sleep, chance.random() * 0.02)
-        line.proxy.reset()
-        line.session.send_unreliable(HostPing(1))  # a root that says nothing does not find out
-        await line.until_at_root(HostAnswered(N - 1, Refreshed()))
-        await line.until_at_host(SignalRank(N - 1, 1))
-        # What would come twice comes before what is said now.
-        line.link.send(HostAnswered(N, Refreshed()))
-        line.session.send(SignalRank(N, 1))
-        await line.until_at_root(HostAnswered(N, Refreshed()))
-        await line.until_at_host(SignalRank(N, 1))
-        said = [message.id for message in line.at_root if isinstance(message, HostAnswered)]
-        told = [its.rank for its in line.at_host if isinstance(its, SignalRank)]
-        assert said == list(range(N + 1))
-        assert told == [0, *range(N + 1)]
-        assert n_resets
-        assert line.proxy.n_came > n_resets // 2
-        assert set(line.failures) <= {""}
-
-    play(scene)
-
-
-def test_what_a_root_says_twice_is_taken_once():
-    async def scene(line):
-        body = line.session.reliable.encode(SignalRank(7, 1))
-        for _ in range(2):
-            line.door.transmit(line.session, line.session.identity, body)
-        line.session.send(SignalRank(8, 1))
-        await line.until_at_host(SignalRank(8, 1))
-        assert line.at_host.count(SignalRank(7, 1)) == 1
-
-    play(scene)
-
-
-def test_a_connection_that_says_nothing_any_more_is_replaced():
-    """As after a firewall has forgotten it: nobody is told that it has broken."""
-
-    async def scene(line):
-        line.proxy.swallow()
-        line.link.send(HostAnswered(7, Refreshed()))
-        line.session.send(SignalRank(7, 1))
-        line.link.doubt()
-        await line.until_at_host(SignalRank(7, 1))
-        await line.until_at_root(HostAnswered(7, Refreshed()))
-
-    play(scene)
-
-
-def test_who_finds_nobody_listening_knows_that_the_root_is_over(monkeypatch):
-    """When it has been refused for so long, and not before."""
-
-    async def scene(line):
-        tries = Tries(monkeypatch)
-        line.end_root()
-        begun_s = line.loop.time()
-        await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
-        assert line.running.result()
-        assert line.loop.time() - begun_s > REFUSED_S
-        assert tries.n <= 2 + REFUSED_S / AGAIN_S
-
-    play(scene)
-
-
-def test_a_root_that_ends_while_it_is_looked_for_is_known_to_be_over(monkeypatch):
-    """As a process ends, its connections are closed before what listens, at times well before."""
-
-    async def scene(line):
-        a_moment_ago = ReachResult(line.link._endpoint, "127.0.0.1", "", is_refused=False)
-        tries = Tries(monkeypatch, a_moment_ago)
-        line.end_root()
-        await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
-        assert line.running.result()
-        assert tries.n > 1
-
-    play(scene)
-
-
-def test_who_finds_somebody_else_there_goes_on_trying_without_haste(monkeypatch):
-    """It is not let in, or not understood; that may pass, as after a proxy was set up anew."""
-
-    async def scene(line):
-        tries = Tries(monkeypatch)
-        other = HostServer()
-        other.open(["127.0.0.1"])
-        line.door.close()
-        line.proxy._port = int(other.endpoints[0].rpartition(":")[2])
-        line.proxy.reset()
-        begun_s = line.loop.time()
-        await line.loop.until(lambda: tries.n >= 11, "ten more tries", step_s=FAST_STEP_S)
-        assert line.loop.time() - begun_s > 9 * AGAIN_S
-        assert not line.running.done()
-        other.close()
-
-    play(scene)
-
-
-def test_who_cannot_reach_the_root_goes_on_trying(monkeypatch):
-    async def scene(line):
-        tries = Tries(monkeypatch)
-        tries.is_cut = True
-        line.proxy.reset()
-        line.link.send(HostAnswered(8, Refreshed()))
-        await line.loop.until(lambda: tries.n == 1, "a first try")
-        for n in range(2, 2 + int(2 * REFUSED_S / AGAIN_S)):
-            await line.loop.pass_s(AGAIN_S)
-            assert tries.n == n
-        assert not line.running.done()
-        tries.is_cut = False
-        await line.until_at_root(HostAnswered(8, Refreshed()))
-
-    play(scene)
-
-
-def test_who_was_given_up_is_told_on_its_new_connection():
-    async def scene(line):
-        line.proxy.swallow()
-        line.session.give_up()
-        line.link.doubt()
-        await line.until_at_host(StopHost())
-        line.at_host.clear()
-        # A host that does not listen, and speaks on.
-        line.link._socket.send_multipart([line.link._reliable.encode(HostLeaving())])
-        await line.until_at_host(StopHost())  # the answer to that
-        assert HostLeaving() not in line.at_root
-
-    play(scene)
-
-
-def test_a_connection_that_was_replaced_leaves_nothing_open():
-    async def scene(line):
-        n_open = []
-        for number in range(30):
+    n_resets = 0
+    for number in range(N):
+        line.link.send(HostAnswered(number, Refreshed()))
+        line.session.send(SignalRank(number, 1))
+        if chance.random() < 0.02:
             line.proxy.reset()
-            line.link.send(HostAnswered(number, Refreshed()))
-            await line.until_at_root(HostAnswered(number, Refreshed()))
-            n_open.append(len([*Path("/proc/self/fd").iterdir()]))
-        assert max(n_open[-5:]) <= max(n_open[:10]) + 5
+            n_resets += 1
+        if chance.random() < 0.2:  # or all would be said before anything has come
+            await line.loop.run_in_executor(None, time.sleep, chance.random() * 0.02)
+    line.proxy.reset()
+    line.session.send_unreliable(HostPing(1))  # a root that says nothing does not find out
+    await line.until_at_root(HostAnswered(N - 1, Refreshed()))
+    await line.until_at_host(SignalRank(N - 1, 1))
+    # What would come twice comes before what is said now.
+    line.link.send(HostAnswered(N, Refreshed()))
+    line.session.send(SignalRank(N, 1))
+    await line.until_at_root(HostAnswered(N, Refreshed()))
+    await line.until_at_host(SignalRank(N, 1))
+    said = [message.id for message in line.at_root if isinstance(message, HostAnswered)]
+    told = [its.rank for its in line.at_host if isinstance(its, SignalRank)]
+    assert said == list(range(N + 1))
+    assert told == [0, *range(N + 1)]
+    assert n_resets
+    assert line.proxy.n_came > n_resets // 2
+    assert set(line.failures) <= {""}
 
-    play(scene)
+
+@on_line
+async def test_what_a_root_says_twice_is_taken_once(line):
+    body = line.session.reliable.encode(SignalRank(7, 1))
+    for _ in range(2):
+        line.door.transmit(line.session, line.session.identity, body)
+    line.session.send(SignalRank(8, 1))
+    await line.until_at_host(SignalRank(8, 1))
+    assert line.at_host.count(SignalRank(7, 1)) == 1
 
 
-def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
+@on_line
+async def test_a_connection_that_says_nothing_any_more_is_replaced(line):
+    """As after a firewall has forgotten it: nobody is told that it has broken."""
+    line.proxy.swallow()
+    line.link.send(HostAnswered(7, Refreshed()))
+    line.session.send(SignalRank(7, 1))
+    line.link.doubt()
+    await line.until_at_host(SignalRank(7, 1))
+    await line.until_at_root(HostAnswered(7, Refreshed()))
+
+
+@on_line
+async def test_who_finds_nobody_listening_knows_that_the_root_is_over(line, monkeypatch):
+    """When it has been refused for so long, and not before."""
+    tries = Tries(monkeypatch)
+    line.end_root()
+    begun_s = line.loop.time()
+    await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
+    assert line.running.result()
+    assert line.loop.time() - begun_s > REFUSED_S
+    assert tries.n <= 2 + REFUSED_S / AGAIN_S
+
+
+@on_line
+async def test_a_root_that_ends_while_it_is_looked_for_is_known_to_be_over(line, monkeypatch):
+    """As a process ends, its connections are closed before what listens, at times well before."""
+    a_moment_ago = ReachResult(line.link._endpoint, "127.0.0.1", "", is_refused=False)
+    tries = Tries(monkeypatch, a_moment_ago)
+    line.end_root()
+    await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
+    assert line.running.result()
+    assert tries.n > 1
+
+
+@on_line
+async def test_who_finds_somebody_else_there_goes_on_trying_without_haste(line, monkeypatch):
+    """It is not let in, or not understood; that may pass, as after a proxy was set up anew."""
+    tries = Tries(monkeypatch)
+    other = HostServer()
+    other.open(["127.0.0.1"])
+    line.door.close()
+    line.proxy._port = int(other.endpoints[0].rpartition(":")[2])
+    line.proxy.reset()
+    begun_s = line.loop.time()
+    await line.loop.until(lambda: tries.n >= 11, "ten more tries", step_s=FAST_STEP_S)
+    assert line.loop.time() - begun_s > 9 * AGAIN_S
+    assert not line.running.done()
+    other.close()
+
+
+@on_line
+async def test_who_cannot_reach_the_root_goes_on_trying(line, monkeypatch):
+    tries = Tries(monkeypatch)
+    tries.is_cut = True
+    line.proxy.reset()
+    line.link.send(HostAnswered(8, Refreshed()))
+    await line.loop.until(lambda: tries.n == 1, "a first try")
+    for n in range(2, 2 + int(2 * REFUSED_S / AGAIN_S)):
+        await line.loop.pass_s(AGAIN_S)
+        assert tries.n == n
+    assert not line.running.done()
+    tries.is_cut = False
+    await line.until_at_root(HostAnswered(8, Refreshed()))
+
+
+@on_line
+async def test_who_was_given_up_is_told_on_its_new_connection(line):
+    line.proxy.swallow()
+    line.session.give_up()
+    line.link.doubt()
+    await line.until_at_host(StopHost())
+    line.at_host.clear()
+    # A host that does not listen, and speaks on.
+    line.link._socket.send_multipart([line.link._reliable.encode(HostLeaving())])
+    await line.until_at_host(StopHost())  # the answer to that
+    assert HostLeaving() not in line.at_root
+
+
+@on_line
+async def test_a_connection_that_was_replaced_leaves_nothing_open(line):
+    n_open = []
+    for number in range(30):
+        line.proxy.reset()
+        line.link.send(HostAnswered(number, Refreshed()))
+        await line.until_at_root(HostAnswered(number, Refreshed()))
+        n_open.append(len([*Path("/proc/self/fd").iterdir()]))
+    assert max(n_open[-5:]) <= max(n_open[:10]) + 5
+
+
+@on_line
+async def test_a_host_that_never_tells_what_it_has_heard_is_put_out(line, monkeypatch):
     monkeypatch.setattr(connection_module, "KEPT_MAX_NBYTES", 2000)
-
-    async def scene(line):
-        for number in range(100):  # more than that, and heard
-            line.session.send(SignalRank(number, 1))
-            line.link.send(HostAnswered(number, Refreshed()))
-            await line.until_at_host(SignalRank(number, 1))
-            await line.until_at_root(HostAnswered(number, Refreshed()))
-        assert line.failures == []
-        line.proxy.swallow()
-        for number in range(N):
-            line.session.send(SignalRank(number, 1))
-        assert line.failures == []  # not below who says something
-        await line.loop.until(lambda: line.failures, "its end")
-        assert "does not acknowledge" in line.failures[0]
-        line.session.give_up()
-        for number in range(N):
-            line.session.send(SignalRank(number, 1))
-        assert line.session.reliable.unacknowledged == ()
-
-    play(scene)
+    for number in range(100):  # more than that, and heard
+        line.session.send(SignalRank(number, 1))
+        line.link.send(HostAnswered(number, Refreshed()))
+        await line.until_at_host(SignalRank(number, 1))
+        await line.until_at_root(HostAnswered(number, Refreshed()))
+    assert line.failures == []
+    line.proxy.swallow()
+    for number in range(N):
+        line.session.send(SignalRank(number, 1))
+    assert line.failures == []  # not below who says something
+    await line.loop.until(lambda: line.failures, "its end")
+    assert "does not acknowledge" in line.failures[0]
+    line.session.give_up()
+    for number in range(N):
+        line.session.send(SignalRank(number, 1))
+    assert line.session.reliable.unacknowledged == ()
 
 
-def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it():
+@jumping
+async def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it():
     """What it says is kept until then, and it looks twenty times a second."""
-
-    async def main():
-        looked = []
-        root = types.SimpleNamespace(is_joined=False)
-        host = types.SimpleNamespace(ranks=(0,))
-        watch = asyncio.ensure_future(watch_ranks(root, host, looked.append))
-        await asyncio.sleep(60.0)
-        assert looked == []
-        root.is_joined = True
-        await asyncio.sleep(10.5 * LOOK_EVERY_S)
-        assert 10 <= len(looked) <= 11
-        watch.cancel()
-
-    run_jumping(main)
+    looked = []
+    root = types.SimpleNamespace(is_joined=False)
+    host = types.SimpleNamespace(ranks=(0,))
+    watch = asyncio.ensure_future(watch_ranks(root, host, looked.append))
+    await asyncio.sleep(60.0)
+    assert looked == []
+    root.is_joined = True
+    await asyncio.sleep(10.5 * LOOK_EVERY_S)
+    assert 10 <= len(looked) <= 11
+    watch.cancel()
 
 
 # -- numbers --------------------------------------------------------------------------------------

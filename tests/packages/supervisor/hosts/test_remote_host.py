@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hosts.far_hosts import OPTIONS, Events, play, until
+from support.hosts.far_hosts import OPTIONS, Events, played, until
 from support.ranks.loops import run_jumping
 
 import phalanx
@@ -55,58 +55,49 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", [*BAD, b"nonsense", (b"two", b"parts")])
-def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.come()
-        await far.hear(Spawn)
-        far.say(HostReport((report(0),)))
-        if isinstance(bad, bytes):
-            far.say_bytes(bad)
-        elif isinstance(bad, tuple):
-            far.say_bytes(*bad)
-        else:
-            far.say(bad)
-        await far.hear(StopHost)
-        await until(lambda: events.lost)
-        assert [rank for rank, _ in events.lost] == [0]
-        assert events.lost[0][1].startswith("lost its host: it has s")
-        assert processes[0].is_killed
-        assert events.said == events.frozen == []
-        far.say(FromRankEnvelope(0, EngineReady()))  # it is not heard any more
-        await far.hear(StopHost)
-        assert events.said == []
-        assert not processes[1].is_killed
-
-    play(monkeypatch, scene)
+@played
+async def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(events, processes, far, bad):
+    far.say(HostReport((report(0),)))
+    if isinstance(bad, bytes):
+        far.say_bytes(bad)
+    elif isinstance(bad, tuple):
+        far.say_bytes(*bad)
+    else:
+        far.say(bad)
+    await far.hear(StopHost)
+    await until(lambda: events.lost)
+    assert [rank for rank, _ in events.lost] == [0]
+    assert events.lost[0][1].startswith("lost its host: it has s")
+    assert processes[0].is_killed
+    assert events.said == events.frozen == []
+    far.say(FromRankEnvelope(0, EngineReady()))  # it is not heard any more
+    await far.hear(StopHost)
+    assert events.said == []
+    assert not processes[1].is_killed
 
 
-def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
+@played
+async def test_a_host_that_fills_its_roots_memory_is_put_out(
+    hosts, events, processes, far, monkeypatch
+):
     """It goes on saying what its rank prints, and nothing of that has been written out."""
     monkeypatch.setattr(streams, "_MOST_COST", 20 << 16)
-
-    async def scene(hosts, events, visit, processes):
-        taken = events.commands
-        far = visit(processes[0])
-        far.come()
-        await far.hear(Spawn)
-        piece = bytes(1 << 16)
-        for _ in range(8):  # as a host of ours may: four, and as many again at an end
-            far.say(CommandOutput(0, "stdout", piece))
-        await until(lambda: len(taken) == 8)
-        hosts.take(OutputDone(0, "stdout", 8 * cost(piece)))
-        await far.hear(OutputDone)
-        for _ in range(40):
-            far.say(CommandOutput(0, "stdout", piece))
-        await far.hear(StopHost)
-        await until(lambda: events.lost)
-        assert events.lost == [
-            (0, "lost its host: it has sent more output than it may before that is written out")
-        ]
-        assert 8 + 4 <= len(taken) < 8 + 24
-        assert processes[0].is_killed
-
-    play(monkeypatch, scene)
+    taken = events.commands
+    piece = bytes(1 << 16)
+    for _ in range(8):  # as a host of ours may: four, and as many again at an end
+        far.say(CommandOutput(0, "stdout", piece))
+    await until(lambda: len(taken) == 8)
+    hosts.take(OutputDone(0, "stdout", 8 * cost(piece)))
+    await far.hear(OutputDone)
+    for _ in range(40):
+        far.say(CommandOutput(0, "stdout", piece))
+    await far.hear(StopHost)
+    await until(lambda: events.lost)
+    assert events.lost == [
+        (0, "lost its host: it has sent more output than it may before that is written out")
+    ]
+    assert 8 + 4 <= len(taken) < 8 + 24
+    assert processes[0].is_killed
 
 
 def test_what_an_enlarged_pipe_still_holds_at_its_end_may_be_said():
@@ -114,30 +105,25 @@ def test_what_an_enlarged_pipe_still_holds_at_its_end_may_be_said():
     assert all(window.take(piece) for _ in range(4 + (32 << 20 >> 16)))
 
 
-def test_nonsense_before_a_host_is_up_is_why_it_is_not(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.say_bytes(b"nonsense")
-        processes[1].over.set_result("no phalanx")
-        await until(lambda: events.not_up)
-        assert events.not_up == ["b: it has said what its root cannot understand", "c: no phalanx"]
-        assert processes[0].is_killed
-
-    play(monkeypatch, scene)
+@played
+async def test_nonsense_before_a_host_is_up_is_why_it_is_not(events, visit, processes):
+    far = visit(processes[0])
+    far.say_bytes(b"nonsense")
+    processes[1].over.set_result("no phalanx")
+    await until(lambda: events.not_up)
+    assert events.not_up == ["b: it has said what its root cannot understand", "c: no phalanx"]
+    assert processes[0].is_killed
 
 
-def test_a_rank_whose_host_is_lost_before_the_others_are_up_is_lost(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.come()
-        await far.hear(Spawn)
-        processes[0].kill()
-        await until(lambda: events.lost)
-        hosts.take(RunCommand(0, (b"true",), {}, False))
-        assert events.lost[1:] == [(0, "lost its host before it was started")]
-        assert hosts.statuses[0] == -9
-
-    play(monkeypatch, scene)
+@played
+async def test_a_rank_whose_host_is_lost_before_the_others_are_up_is_lost(
+    hosts, events, processes, far
+):
+    processes[0].kill()
+    await until(lambda: events.lost)
+    hosts.take(RunCommand(0, (b"true",), {}, False))
+    assert events.lost[1:] == [(0, "lost its host before it was started")]
+    assert hosts.statuses[0] == -9
 
 
 def test_a_mistake_while_a_host_is_started_is_told(monkeypatch):
@@ -160,156 +146,126 @@ def test_a_mistake_while_a_host_is_started_is_told(monkeypatch):
     assert "could not be started from here: KeyError()" in str(told)
 
 
-def test_a_rank_that_waits_for_its_host_can_be_given_up(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        assert await hosts.kill(0, 0.1)
-        far = visit(processes[0])
-        far.come()
-        with pytest.raises(asyncio.TimeoutError):
-            await far.hear(Spawn, 0.3)
-
-    play(monkeypatch, scene)
+@played
+async def test_a_rank_that_waits_for_its_host_can_be_given_up(hosts, visit, processes):
+    assert await hosts.kill(0, 0.1)
+    far = visit(processes[0])
+    far.come()
+    with pytest.raises(asyncio.TimeoutError):
+        await far.hear(Spawn, 0.3)
 
 
-def test_a_host_speaks_for_itself_only_whatever_it_says_of_itself(monkeypatch):
+@played
+async def test_a_host_speaks_for_itself_only_whatever_it_says_of_itself(hosts, visit, processes):
     """Who has which key is the socket's to know: test_reliable_session.py."""
-
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[1])
-        far.come()
-        await far.hear(Spawn)
-        assert [info.cores for info in hosts.infos] == [0, 2]
-
-    play(monkeypatch, scene)
+    far = visit(processes[1])
+    far.come()
+    await far.hear(Spawn)
+    assert [info.cores for info in hosts.infos] == [0, 2]
 
 
-def test_ranks_reach_this_machine_at_the_address_at_which_their_host_has(monkeypatch):
+@played
+async def test_ranks_reach_this_machine_at_the_address_at_which_their_host_has(
+    hosts, visit, processes, monkeypatch
+):
     """Not all hosts reach it at the same address; one that is not ours is not believed."""
-
-    async def scene(hosts, events, visit, processes):
-        reached = ("10.1.0.1", "10.2.0.1")
-        monkeypatch.setattr(hosts, "_addresses", reached)
-        for process, address in zip(processes, ("10.2.0.1", "10.3.0.1"), strict=True):
-            far = visit(process)
-            far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), address))
-            await far.hear(Spawn)
-        assert hosts.root_address(0) == "10.2.0.1"
-        assert hosts.root_address(1) == "10.1.0.1"
-
-    play(monkeypatch, scene)
-
-
-def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.come()
+    reached = ("10.1.0.1", "10.2.0.1")
+    monkeypatch.setattr(hosts, "_addresses", reached)
+    for process, address in zip(processes, ("10.2.0.1", "10.3.0.1"), strict=True):
+        far = visit(process)
+        far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), address))
         await far.hear(Spawn)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        while loop.time() - began_s < 5.0:
-            far.say(HostPong((await far.hear(HostPing)).sent_ns, 1))
-        assert events.lost == []
-        began_s = loop.time()
-        await until(lambda: events.lost)
-        # As it is looked at a few times a second; the promise is half a second.
-        assert 1.0 <= loop.time() - began_s <= 1.0 + 2 * LOOK_EVERY_S
-        assert events.lost == [(0, "lost its host: it has not answered for 1 s")]
-        assert not processes[0].is_killed  # it may be on its way
-        far.say(HostPong(1, 1))
-        await far.hear(StopHost)
+    assert hosts.root_address(0) == "10.2.0.1"
+    assert hosts.root_address(1) == "10.1.0.1"
 
-    play(monkeypatch, scene)
+
+@played
+async def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(
+    events, processes, far
+):
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    while loop.time() - began_s < 5.0:
+        far.say(HostPong((await far.hear(HostPing)).sent_ns, 1))
+    assert events.lost == []
+    began_s = loop.time()
+    await until(lambda: events.lost)
+    # As it is looked at a few times a second; the promise is half a second.
+    assert 1.0 <= loop.time() - began_s <= 1.0 + 2 * LOOK_EVERY_S
+    assert events.lost == [(0, "lost its host: it has not answered for 1 s")]
+    assert not processes[0].is_killed  # it may be on its way
+    far.say(HostPong(1, 1))
+    await far.hear(StopHost)
 
 
 @pytest.mark.parametrize("is_broken_first", [True, False])
-def test_a_host_whose_launcher_tells_nothing_is_looked_at_when_its_connection_breaks(
-    monkeypatch, is_broken_first
+@played
+async def test_a_host_whose_launcher_tells_nothing_is_looked_at_when_its_connection_breaks(
+    events, processes, far, is_broken_first
 ):
     """An ssh that was killed, or whose far shell was, tells no exit status."""
-
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.come()
-        await far.hear(Spawn)
-        processes[0].is_over, processes[0].looked = False, "its supervisor has died"
-        ends = [far.close, lambda: processes[0].over.set_result("its ssh was killed")]
-        for end in ends if is_broken_first else ends[::-1]:
-            end()
-            assert events.lost == []
-            await asyncio.sleep(0.3)  # more than a beat, and less than the silence limit
-        assert events.lost == [(0, "lost its host: its supervisor has died")]
-
-    play(monkeypatch, scene)
-
-
-def test_a_host_comes_in_again_and_neither_end_misses_a_word(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.come()
-        await far.hear(Spawn)
-        far.close()  # what is said now finds no way
-        far.session.encode(FromRankEnvelope(0, EngineReady()))
-        hosts.take(SignalRank(0, signal.SIGUSR1))
-        hosts.take(SignalRank(0, signal.SIGUSR2))
-        far.rejoin()
-        await far.hear(ReconnectAck)
-        for body in far.session.unacknowledged * 2:  # the second time for nothing
-            far.say_bytes(body)
-        assert [(await far.hear(SignalRank)).number for _ in range(2)] == [
-            signal.SIGUSR1,
-            signal.SIGUSR2,
-        ]
-        await until(lambda: events.said)
-        await far.hear(HostPing)
-        assert events.said == [(0, EngineReady())]
+    processes[0].is_over, processes[0].looked = False, "its supervisor has died"
+    ends = [far.close, lambda: processes[0].over.set_result("its ssh was killed")]
+    for end in ends if is_broken_first else ends[::-1]:
+        end()
         assert events.lost == []
-
-    play(monkeypatch, scene)
-
-
-def test_a_word_of_an_old_connection_does_not_take_the_place_of_the_new_one(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.come()
-        await far.hear(Spawn)
-        far.rejoin()
-        await far.hear(ReconnectAck)
-        before = far.identity
-        far.rejoin()
-        await far.hear(ReconnectAck)
-        far.rejoin_late(before)
-        await asyncio.sleep(0.1)
-        hosts.take(SignalRank(0, signal.SIGUSR1))
-        await far.hear(SignalRank)
-        assert events.lost == []
-
-    play(monkeypatch, scene)
+        await asyncio.sleep(0.3)  # more than a beat, and less than the silence limit
+    assert events.lost == [(0, "lost its host: its supervisor has died")]
 
 
-def test_a_host_that_leaves_words_out_is_put_out(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.come()
-        await far.hear(Spawn)
-        far.session.encode(FromRankEnvelope(0, EngineReady()))
-        far.say(FromRankEnvelope(0, EngineReady()))
-        await far.hear(StopHost)
-        assert events.said == []
+@played
+async def test_a_host_comes_in_again_and_neither_end_misses_a_word(hosts, events, far):
+    far.close()  # what is said now finds no way
+    far.session.encode(FromRankEnvelope(0, EngineReady()))
+    hosts.take(SignalRank(0, signal.SIGUSR1))
+    hosts.take(SignalRank(0, signal.SIGUSR2))
+    far.rejoin()
+    await far.hear(ReconnectAck)
+    for body in far.session.unacknowledged * 2:  # the second time for nothing
+        far.say_bytes(body)
+    assert [(await far.hear(SignalRank)).number for _ in range(2)] == [
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    ]
+    await until(lambda: events.said)
+    await far.hear(HostPing)
+    assert events.said == [(0, EngineReady())]
+    assert events.lost == []
 
-    play(monkeypatch, scene)
+
+@played
+async def test_a_word_of_an_old_connection_does_not_take_the_place_of_the_new_one(
+    hosts, events, far
+):
+    far.rejoin()
+    await far.hear(ReconnectAck)
+    before = far.identity
+    far.rejoin()
+    await far.hear(ReconnectAck)
+    far.rejoin_late(before)
+    await asyncio.sleep(0.1)
+    hosts.take(SignalRank(0, signal.SIGUSR1))
+    await far.hear(SignalRank)
+    assert events.lost == []
 
 
-def test_another_version_is_not_up_and_both_are_named(monkeypatch):
-    async def scene(hosts, events, visit, processes):
-        far = visit(processes[0])
-        far.say(HostUp("0.0.1", 1, "far", 2, ()))
-        processes[1].over.set_result("no phalanx")
-        await until(lambda: events.not_up)
-        mine = phalanx.__version__
-        assert events.not_up == [f"b: its phalanx is 0.0.1, this one is {mine}", "c: no phalanx"]
-        await far.hear(StopHost)
+@played
+async def test_a_host_that_leaves_words_out_is_put_out(events, far):
+    far.session.encode(FromRankEnvelope(0, EngineReady()))
+    far.say(FromRankEnvelope(0, EngineReady()))
+    await far.hear(StopHost)
+    assert events.said == []
 
-    play(monkeypatch, scene)
+
+@played
+async def test_another_version_is_not_up_and_both_are_named(events, visit, processes):
+    far = visit(processes[0])
+    far.say(HostUp("0.0.1", 1, "far", 2, ()))
+    processes[1].over.set_result("no phalanx")
+    await until(lambda: events.not_up)
+    mine = phalanx.__version__
+    assert events.not_up == [f"b: its phalanx is 0.0.1, this one is {mine}", "c: no phalanx"]
+    await far.hear(StopHost)
 
 
 def test_another_torch_or_mlx_is_named_whatever_its_build(monkeypatch):
@@ -340,26 +296,23 @@ def test_another_torch_or_mlx_is_named_whatever_its_build(monkeypatch):
         ([None, None], []),
     ],
 )
-def test_versions_that_differ_are_told_in_one_line_when_all_hosts_are_up(
-    monkeypatch, versions, said
+@played
+async def test_versions_that_differ_are_told_in_one_line_when_all_hosts_are_up(
+    hosts, events, visit, processes, versions, said
 ):
     """None: those of this machine. The start goes on."""
-
-    async def scene(hosts, events, visit, processes):
-        for process, its in zip(processes, versions, strict=True):
-            far = visit(process)
-            theirs = its or versions_here()
-            far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), versions=theirs))
-            await far.hear(Spawn)
-        await until(lambda: len(hosts._settled) == 2)
-        notices = [news.text for news in events.news if isinstance(news, Notice)]
-        assert len(notices) == len(said)
-        for text, begin in zip(notices, said, strict=True):
-            assert text.startswith(begin)
-            assert "\n" not in text
-        assert events.not_up == events.lost == []
-
-    play(monkeypatch, scene)
+    for process, its in zip(processes, versions, strict=True):
+        far = visit(process)
+        theirs = its or versions_here()
+        far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), versions=theirs))
+        await far.hear(Spawn)
+    await until(lambda: len(hosts._settled) == 2)
+    notices = [news.text for news in events.news if isinstance(news, Notice)]
+    assert len(notices) == len(said)
+    for text, begin in zip(notices, said, strict=True):
+        assert text.startswith(begin)
+        assert "\n" not in text
+    assert events.not_up == events.lost == []
 
 
 @given(st.binary(max_size=200))

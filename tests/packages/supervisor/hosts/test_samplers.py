@@ -1,67 +1,99 @@
-"""Who is sent samples, and for how long: with a host that has no ranks."""
+"""Samples: which hosts are asked, who is sent them and for how long, and what is refused."""
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
-from support.ranks.loops import run_jumping
+from support.hosts.far_hosts import played, until
+from support.ranks.loops import jumping, run_jumping
 
-from phalanx.protocol import Activity, CellEnded, GroupProgress
-from phalanx.protocol.host import HostSamples
-from phalanx.supervisor.hosts.samples import SampleReader
+from phalanx.distributed.recorder import ENTRY
+from phalanx.protocol import MOST_SPANS, Activity, CellEnded, GroupProgress, RankSample, Span
+from phalanx.protocol.host import (
+    AskHost,
+    FromHost,
+    HostAnswered,
+    HostPing,
+    HostPong,
+    HostSamples,
+    SampleRanks,
+    StopHost,
+)
+from phalanx.supervisor.hosts import samples as samples_module
+from phalanx.supervisor.hosts.samples import SampleReader, in_root_time, is_sound
+from phalanx.supervisor.root import samplers as samplers_module
 from phalanx.supervisor.root.samplers import INTERVAL_S, Samplers
 from phalanx.supervisor.world.cell_history import KEPT_NS, CellHistory
 from phalanx.supervisor.world.state import WorldState
 
+AHEAD_NS = -5_000  # the other host's clock is ahead of ours by so much
 
-def _samplers(sent):
-    hosts = SimpleNamespace(every=(), activity=lambda _: Activity(1, {}))
-    world = WorldState(1)
+
+def _entries(*rows):
+    return np.array([(0, place, begun, done) for place, begun, done in rows], ENTRY).tobytes()
+
+
+def _sample(rank, *, operations=0, **more):
+    return RankSample(rank, 9, "starting", "", operations, 0, 0, 0, **more)
+
+
+def _span(number, begun_ns=6_000, done_ns=0):
+    return Span(number, "all_sum", begun_ns, done_ns, 0, 0, 8, number)
+
+
+class Host:
+    """A host that answers at once, or when the test says so."""
+
+    def __init__(self, *ranks, answer=None, unsure_ns=100):
+        self.ranks, self.stands = ranks, (0, unsure_ns)
+        self.asked, self._answer = [], answer
+        self.pending = None
+
+    def clock(self):
+        return self.stands
+
+    async def answer(self, request):
+        assert request == SampleRanks()
+        self.asked.append(request)
+        if self._answer is not None:
+            return HostSamples(self._answer())
+        self.pending = asyncio.get_running_loop().create_future()
+        return await self.pending
+
+
+def _samplers(sent, *hosts, size=2):
+    every = SimpleNamespace(every=hosts, activity=lambda _: Activity(1, {}))
+    world = WorldState(size)
     world.mark_ready(0)
-    return Samplers(world, hosts, lambda who, samples: sent.append((who, samples.number)))
+    return Samplers(world, every, lambda who, samples: sent.append((who, samples)))
 
 
-def test_samples_go_to_who_watches_and_end_with_the_wish():
+@jumping
+async def test_samples_go_to_who_watches_and_end_with_the_wish():
     sent = []
-
-    async def main():
-        samplers = _samplers(sent)
-        assert samplers.watch(b"a", 1.5 * INTERVAL_S)
-        assert not samplers.watch(b"b", 0.05)
-        await samplers.run()  # nobody has said it again
-        n_sent = len(sent)
-        assert samplers.watch(b"a", 0.05)
-        await samplers.run()
-        assert len(sent) == n_sent + 1
-
-    run_jumping(main)
-    assert [number for who, number in sent if who == b"a"] == [1, 2, 3]
-    assert [number for who, number in sent if who == b"b"] == [1]
-
-
-def test_a_rank_whose_page_is_not_seen_is_named_all_the_same():
-    async def main():
-        return _samplers([]).take()
-
-    (rank,) = run_jumping(main).ranks
+    samplers = _samplers(sent, size=1)
+    assert samplers.watch(b"a", 1.5 * INTERVAL_S)
+    assert not samplers.watch(b"b", 0.05)
+    await samplers.run()  # nobody has said it again
+    n_sent = len(sent)
+    assert samplers.watch(b"a", 0.05)
+    await samplers.run()
+    assert len(sent) == n_sent + 1
+    numbers = {who: [its.number for to, its in sent if to == who] for who in (b"a", b"b")}
+    assert numbers == {b"a": [1, 2, 3], b"b": [1]}
+    samplers.watch(b"a", float("inf"))
+    samplers.watch(b"b", 0.05)
+    samplers.watch(b"a", 0)
+    await samplers.run()
+    assert [who for who, _ in sent[n_sent + 1 :]] == [b"b"]
+    # A rank whose page is not seen is named all the same.
+    (rank,) = samplers.take().ranks
     assert (rank.rank, rank.state, rank.detail) == (0, "idle", "its host sends no samples yet")
-
-
-def test_who_does_not_watch_any_more_is_sent_nothing():
-    sent = []
-
-    async def main():
-        samplers = _samplers(sent)
-        samplers.watch(b"a", float("inf"))
-        samplers.watch(b"b", 0.05)
-        samplers.watch(b"a", 0)
-        await samplers.run()
-
-    run_jumping(main)
-    assert [who for who, _ in sent] == [b"b"]
 
 
 class _Memory:
@@ -157,3 +189,179 @@ def test_the_last_cell_is_told_until_its_end_is_seen():
     cells.begin("next", (0,))
     assert told() == {"next": ((0,), [])}
     assert not cells.forget("last")
+
+
+@jumping
+async def test_a_host_is_asked_once_for_each_look_and_not_when_nobody_watches():
+    sent = []
+    host = Host(0, 1, answer=lambda: (_sample(0), _sample(1, operations=7)))
+    samplers = _samplers(sent, host)
+    await asyncio.sleep(5.0)
+    assert host.asked == []
+    samplers.watch(b"a", 1.5 * INTERVAL_S)
+    await samplers.run()
+    assert len(host.asked) == len(sent)
+    await asyncio.sleep(5.0)
+    assert len(host.asked) == len(sent) == 2
+    assert [its.operations for its in sent[-1][1].ranks] == [0, 7]
+
+
+@jumping
+async def test_a_host_that_does_not_answer_is_not_asked_again_and_holds_nobody_up():
+    sent = []
+    here, there = Host(0, answer=lambda: (_sample(0),)), Host(1)
+    samplers = _samplers(sent, here, there)
+    samplers.watch(b"a", 5.4 * INTERVAL_S)
+    running = asyncio.ensure_future(samplers.run())
+    await asyncio.sleep(5 * INTERVAL_S)
+    assert (len(there.asked), len(here.asked)) == (1, len(sent))
+    assert len(sent) == 5  # none of them waited for it after the first, but for a moment
+    assert sent[-1][1].ranks[1].detail == "its host sends no samples yet"
+    spans = _span(1), _span(2, 6_000, 9_000)
+    there.pending.set_result(HostSamples((_sample(1, operations=7, missed=3, spans=spans),)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    def told():
+        its = samplers.take().ranks[1]
+        return its.operations, its.missed, [span.number for span in its.spans]
+
+    # What is over is told once, what runs at each look; sums stay.
+    assert [told(), told()] == [(7, 3, [1, 2]), (7, 0, [1])]
+    there.stands = None  # it is lost
+    assert told() == (7, 0, [])
+    await running
+
+
+def test_times_are_moved_to_our_clock_and_stay_what_a_client_takes():
+    last = (1 << 62) - 1
+    spans = _span(1), _span(2, 6_000, 9_000), _span(3, 10, 20)
+    its = in_root_time(_sample(1, spans=spans, entries=_entries((1, 6_000, 0))), AHEAD_NS)
+    assert [(s.begun_ns, s.done_ns) for s in its.spans] == [(1_000, 0), (1_000, 4_000), (1, 1)]
+    assert np.frombuffer(its.entries, ENTRY).tolist() == [(0, 1, 1_000, 0)]
+    moved = in_root_time(_sample(1, spans=(_span(4, last, last),)), 10_000)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(moved), type=RankSample) == moved
+
+
+BAD = [
+    (_sample(0, entries=b"short"),),
+    (_sample(0, wires={2: (1, 1)}),),  # there is no rank 2
+    (_sample(0), _sample(0)),
+    (_sample(1),),  # of another host
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_cannot_be_read_or_is_of_others_is_refused(bad):
+    assert is_sound(HostSamples((_sample(0),)), (0,), 2)
+    assert not is_sound(HostSamples(bad), (0,), 2)
+
+
+@played
+async def test_a_host_that_sends_such_samples_is_put_out(hosts, events, far):
+    host = hosts.every[0]
+    assert await host.answer(SampleRanks()) is None  # its clock is not known yet
+    far.say(HostPong((await far.hear(HostPing)).sent_ns, 1))
+    await until(host.clock)
+    for sample in (_sample(0), _sample(1)):
+        asked = asyncio.ensure_future(host.answer(SampleRanks()))
+        far.say(HostAnswered((await far.hear(AskHost)).id, HostSamples((sample,))))
+        assert (await asked is None) == (sample.rank == 1)
+    await far.hear(StopHost)
+    assert events.lost[0][1].startswith("lost its host: it has sent samples")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        _sample(1, entries=bytes(5000)),
+        _sample(1, spans=(_span(1),) * (MOST_SPANS + 1)),
+        _sample(1, spans=(msgspec.structs.replace(_span(1), op="x" * 65),)),
+        _sample(1, spans=(_span(1, begun_ns=-1),)),
+        _sample(1, operations=1 << 62),
+        _sample(1, wires={1: (-1, 0)}),
+        _sample(-1),
+    ],
+)
+def test_sizes_are_checked_where_it_is_decoded(bad):
+    def packed(sample):
+        return msgspec.msgpack.encode(HostAnswered(1, HostSamples((sample,))))
+
+    good = _sample(1, spans=(_span(1),))
+    assert isinstance(msgspec.msgpack.decode(packed(good), type=FromHost), HostAnswered)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(packed(bad), type=FromHost)
+
+
+class _Reader(SampleReader):
+    """A reader of a host of which a test says what its recorder has."""
+
+    def __init__(self, found):
+        super().__init__(
+            SimpleNamespace(ranks=(4,), memory=_Memory(), report=lambda _: SimpleNamespace(pid=9))
+        )
+        summary = SimpleNamespace(spans=(), missed=0, entries=b"", uses=())
+        summary.__dict__.update(found)
+        self._spans = {4: SimpleNamespace(has_open=True, since=0, news=summary)}
+
+
+def test_what_may_not_be_said_or_was_overwritten_is_counted_while_somebody_watches(monkeypatch):
+    now_s = [100]
+    monkeypatch.setattr(
+        samples_module, "time", SimpleNamespace(monotonic_ns=lambda: int(now_s[0] * 1e9))
+    )
+    monkeypatch.setattr(samples_module, "new_spans", lambda reader, _: reader.news)
+    many = tuple(_span(number) for number in range(MOST_SPANS + 5))
+    reader, missed = _Reader({"spans": many, "missed": 2}), []
+    for now_s[0] in (100, 101, 150, 151):  # each watch begins with what was before it
+        (its,) = reader.read().ranks
+        assert len(its.spans) == MOST_SPANS
+        missed.append(its.missed)
+    assert missed == [0, 7, 0, 7]
+
+
+def test_a_host_whose_look_fails_says_so_little_and_goes_on(monkeypatch):
+    monkeypatch.setattr(samples_module, "new_spans", lambda reader, _: reader.news)
+    reader = _Reader({})
+    assert [its.rank for its in reader.read().ranks] == [4]
+    reader._host.memory.counters = None  # as a mistake of ours
+    assert reader.read() == HostSamples(())
+
+
+def test_who_came_last_is_told_when_all_have_answered_and_no_clock_may_be_wrong(monkeypatch):
+    """Rank 0 is here, rank 1 on a host that is slow once."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        clock = SimpleNamespace(monotonic_ns=lambda: int(loop.time() * 1e9), time=loop.time)
+        monkeypatch.setattr(samplers_module, "time", clock)
+        read = []
+        here = Host(0, answer=lambda: (_sample(0, entries=read.pop()),), unsure_ns=0)
+        there = Host(1, unsure_ns=100_000)
+        samplers = _samplers([], here, there)
+
+        async def look(ours, theirs=None):
+            read.append(ours)
+            asking = asyncio.ensure_future(samplers._ask())
+            await asyncio.sleep(0.001)
+            if theirs is not None:
+                there.pending.set_result(HostSamples((_sample(1, entries=theirs),)))
+                await asyncio.sleep(0.001)
+            await asking
+            samples = samplers.take()
+            return samples.compared, [(its.rank, its.late_ns) for its in samples.late]
+
+        found = [await look(b"", b"")]
+        begun = clock.monotonic_ns()
+        await asyncio.sleep(0.01)
+        # Rank 1 comes 1 ms after rank 0 to the one, and 50 us after it to the other.
+        ended = begun + 3_000_000
+        ours = _entries((1, begun, ended), (2, begun, ended), (3, begun, ended))
+        theirs = _entries((1, begun + 1_000_000, ended), (2, begun + 50_000, ended))
+        found += [await look(ours), await look(b"", theirs)]
+        found += [await look(b"", b""), await look(b"", b"")]
+        return found
+
+    # The third one is not compared: of rank 1's part in it nothing is known.
+    nothing = 0, []
+    assert run_jumping(main) == [nothing, nothing, nothing, (2, [(1, 900_000)]), nothing]

@@ -99,18 +99,18 @@ def test_nothing_is_left_when_the_launcher_is_killed(bed, far):
         assert bed.left(BOUND_S) == []
 
 
-def test_why_a_host_that_was_up_has_ended(bed):
-    script = "read line; echo phalanx-host: begun; echo it is over >&2; exit 3"
-    with Launcher(bed, (_plan(), {"python": str(bed.python("ending", script))}, "x")) as launcher:
-        assert launcher.answer()["is_up"]
-        assert launcher.answer()["ended"] == "it is over"
-
-
-def test_which_signal_has_killed_the_far_side(bed):
-    python = bed.python("killed", "read line; echo phalanx-host: begun; kill -9 $$")
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ("echo it is over >&2; exit 3", "it is over"),
+        ("kill -9 $$", "its supervisor was killed by signal 9 (SIGKILL)"),
+    ],
+)
+def test_why_a_host_that_was_up_has_ended(bed, end, why):
+    python = bed.python("ending", f"read line; echo phalanx-host: begun; {end}")
     with Launcher(bed, (_plan(), {"python": str(python)}, "x")) as launcher:
         assert launcher.answer()["is_up"]
-        assert launcher.answer()["ended"] == "its supervisor was killed by signal 9 (SIGKILL)"
+        assert launcher.answer()["ended"] == why
 
 
 def test_all_hosts_are_told_of_not_only_the_first(bed, far):

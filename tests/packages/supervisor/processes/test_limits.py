@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 
 import pytest
 from support.programs.launching import LAUNCH
@@ -92,31 +91,9 @@ def test_links_to_other_hosts_get_what_the_hard_limit_leaves(monkeypatch, soft, 
 @pytest.mark.promise
 @pytest.mark.parametrize("limit", deep_but([14], [14, 20, 30]))
 def test_what_a_launch_is_refused_is_one_line(tmp_path, limit):
-    words = [
-        "sh",
-        "-c",
-        f'ulimit -n {limit}; exec "$@" 2>&1',
-        "sh",
-        *LAUNCH,
-        "-n",
-        "2",
-        "--",
-        "true",
-    ]
-    with Family(tmp_path, *words) as family:
+    words = ["-c", f'ulimit -n {limit}; exec "$@" 2>&1', "sh", *LAUNCH, "-n", "2", "--", "true"]
+    with Family(tmp_path, "sh", *words) as family:
         said = said_by(family, 1)
     assert said.startswith("phalanx launch: ")
     assert said.count("\n") == 1
     assert "open files" in said
-
-
-@pytest.mark.promise
-def test_a_rank_that_is_refused_memory_ends_the_launch(tmp_path):
-    code = (
-        "import resource, phalanx as px; resource.setrlimit(resource.RLIMIT_AS, (1 << 28,) * 2); "
-        "px.init()"
-    )
-    words = [*LAUNCH, "-n", "2", "--", sys.executable, "-c", code]
-    with Family(tmp_path, "sh", "-c", 'exec "$@" 2>&1', "sh", *words) as family:
-        said = said_by(family, 1)
-    assert "cannot map" in said

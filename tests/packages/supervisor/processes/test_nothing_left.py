@@ -197,8 +197,7 @@ def test_a_signal_while_subprocesses_run(tmp_path, victim, number):
 
 
 @pytest.mark.parametrize(
-    "victim",
-    deep_but(["client", "rank"], ["client", "root", "controller", "rank", "sweeper"]),
+    "victim", deep_but(["client", "rank"], ["client", "root", "controller", "rank", "sweeper"])
 )
 def test_a_kill_while_booting(tmp_path, victim):
     with Family(tmp_path, "0", "", python=CLIENT) as family:

@@ -1,15 +1,13 @@
-"""Who was killed because memory had run out: by the kernel's counts, and by a limit of its own."""
+"""Who was killed because memory had run out: by the kernel's counts."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from support.programs import launching
+from support.ranks.loops import in_asyncio
 from support.waiting import wait_until_async
 
 from phalanx.supervisor.hosts import local_host
@@ -62,47 +60,25 @@ def test_where_the_kernel_says_nothing_nothing_is_said(tmp_path, lines):
     assert not OutOfMemory(tmp_path / "nowhere", tmp_path).explains()
 
 
-def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(tmp_path, monkeypatch):
+@in_asyncio
+async def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(tmp_path, monkeypatch):
     kernel = Kernel(tmp_path, "0::/job\n", "job/memory.events")
     kernel.count(0)
     monkeypatch.setattr(local_host, "OutOfMemory", kernel.look)
 
-    async def main():
-        said = []
-        host = local_host.LocalHost((0, 1), said.append)
-        try:
-            for rank in host.ranks:
-                host.spawn_command(
-                    rank, ["sleep", "600"], env=os.environ,
-                    stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
-                )  # fmt: skip
-            kernel.count(1)
-            for rank in host.ranks:
-                os.kill(host.report(rank).pid, signal.SIGKILL)
-            await wait_until_async(lambda: len(said) == 2, "they have ended")
-            return sorted(gone.reason for gone in said)
-        finally:
-            await host.stop()
-
+    said = []
+    host = local_host.LocalHost((0, 1), said.append)
+    try:
+        for rank in host.ranks:
+            host.spawn_command(
+                rank, ["sleep", "600"], env=os.environ,
+                stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+            )  # fmt: skip
+        kernel.count(1)
+        for rank in host.ranks:
+            os.kill(host.report(rank).pid, signal.SIGKILL)
+        await wait_until_async(lambda: len(said) == 2, "they have ended")
+    finally:
+        await host.stop()
     # One count explains one of two deaths.
-    assert asyncio.run(main()) == ["killed by signal 9 (SIGKILL)", OUT_OF_MEMORY]
-
-
-def test_a_rank_whose_own_limit_is_reached_gets_a_memory_error(tmp_path):
-    script = tmp_path / "limited.py"
-    script.write_text(
-        "import resource\n"
-        "import phalanx as px\n"
-        "world = px.init()\n"
-        "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20),) * 2)\n"
-        "try:\n"
-        "    bytearray(1 << 30)\n"
-        "except MemoryError:\n"
-        "    print('refused', px.all_sum(1))\n"
-    )
-    ended = subprocess.run(
-        [*launching.LAUNCH, "-n", "2", str(script)], capture_output=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, ended.stderr.decode()
-    assert sorted(ended.stdout.split(b"\n")) == [b"", b"[0] refused 2", b"[1] refused 2"]
+    assert sorted(gone.reason for gone in said) == ["killed by signal 9 (SIGKILL)", OUT_OF_MEMORY]

@@ -10,44 +10,40 @@ import psutil
 import pytest
 from support.programs.processes import wait_gone
 from support.promise import PATIENCE_S
+from support.ranks.loops import in_asyncio
 
 from phalanx.supervisor.processes import child as child_module
 from phalanx.supervisor.processes.child import ChildProcess, OutputPipe
 from phalanx.supervisor.processes.streams import ForwardedPipe
 
 
-def test_a_tied_child_whose_pipes_have_ended_is_not_waited_for(monkeypatch):
+@in_asyncio
+async def test_a_tied_child_whose_pipes_have_ended_is_not_waited_for(monkeypatch):
     """As ssh's, at the end of every host: last words of others come only while a pipe is held."""
     monkeypatch.setattr(child_module, "LAST_OUTPUT_S", 60.0)
-
-    async def main():
-        heard = []
-        stdout, stderr = ForwardedPipe(heard.append), OutputPipe()
-        child = ChildProcess(
-            ["sh", "-c", "echo heard; echo last >&2"],
-            env=os.environ, cwd="/", pass_fds=(), stdout=stdout, stderr=stderr,
-            on_exit=lambda status: None, tied=True,
-        )  # fmt: skip
-        await asyncio.wait_for(child.exited.wait(), PATIENCE_S)
-        assert (child.status, b"".join(heard), child.tail) == (0, b"heard\n", "last\n")
-
-    asyncio.run(main())
+    heard = []
+    stdout, stderr = ForwardedPipe(heard.append), OutputPipe()
+    child = ChildProcess(
+        ["sh", "-c", "echo heard; echo last >&2"],
+        env=os.environ, cwd="/", pass_fds=(), stdout=stdout, stderr=stderr,
+        on_exit=lambda status: None, tied=True,
+    )  # fmt: skip
+    await asyncio.wait_for(child.exited.wait(), PATIENCE_S)
+    assert (child.status, b"".join(heard), child.tail) == (0, b"heard\n", "last\n")
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_what_a_child_leaves_behind_ends_with_it(status):
-    async def main():
-        heard = []
-        child = ChildProcess(
-            ["sh", "-c", f"sleep 600 >/dev/null 2>&1 & echo $!; exit {status}"],
-            env=os.environ, cwd="/", pass_fds=(), stdout=ForwardedPipe(heard.append),
-            stderr=OutputPipe(), on_exit=lambda status: None,
-        )  # fmt: skip
-        await asyncio.wait_for(child.exited.wait(), PATIENCE_S)
-        assert child.status == status
-        return int(b"".join(heard))
-
-    left = asyncio.run(main())
+@in_asyncio
+async def test_what_a_child_leaves_behind_ends_with_it(status):
+    heard = []
+    child = ChildProcess(
+        ["sh", "-c", f"sleep 600 >/dev/null 2>&1 & echo $!; exit {status}"],
+        env=os.environ, cwd="/", pass_fds=(), stdout=ForwardedPipe(heard.append),
+        stderr=OutputPipe(), on_exit=lambda status: None,
+    )  # fmt: skip
+    await asyncio.wait_for(child.exited.wait(), PATIENCE_S)
+    assert child.status == status
+    left = int(b"".join(heard))
     with contextlib.suppress(psutil.NoSuchProcess):
         assert not wait_gone([psutil.Process(left)])
 

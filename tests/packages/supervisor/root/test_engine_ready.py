@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import zmq
 from support.promise import PATIENCE_S
+from support.ranks.loops import in_asyncio
 
 from phalanx.rank.output.streams import PublishThread
 from phalanx.supervisor.engine.curve import HandshakeCounter
@@ -25,7 +26,8 @@ def make_socket():
     context.destroy(linger=0)
 
 
-def test_handshakes_are_over_when_each_endpoint_has_answered(make_socket, tmp_path):
+@in_asyncio
+async def test_handshakes_are_over_when_each_endpoint_has_answered(make_socket, tmp_path):
     urls = [f"ipc://{tmp_path}/{name}" for name in "ab"]
     sock = make_socket(zmq.ROUTER)
     counter = HandshakeCounter(sock)
@@ -33,16 +35,12 @@ def test_handshakes_are_over_when_each_endpoint_has_answered(make_socket, tmp_pa
         counter.expect()
         sock.connect(url)
     peers = [make_socket(zmq.ROUTER) for _ in urls]
-
-    async def main():
-        waiting = asyncio.ensure_future(counter.wait())
-        for peer, url in zip(peers, urls, strict=True):
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            peer.bind(url)
-        await asyncio.wait_for(waiting, PATIENCE_S)
-
-    asyncio.run(main())
+    waiting = asyncio.ensure_future(counter.wait())
+    for peer, url in zip(peers, urls, strict=True):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        peer.bind(url)
+    await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 def test_a_thread_that_publishes_knows_of_its_first_subscription(make_socket):

@@ -1,4 +1,4 @@
-"""Check which ranks a stop reports as killed."""
+"""Which ranks a stop reports as killed, and which replaced ranks a client still has to prepare."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from support.ranks.loops import run_jumping
+from support.ranks.loops import jumping
 
-from phalanx.protocol import RankStack
+from phalanx.protocol import RankStack, Replaced, ReplacementsReady
 from phalanx.protocol.host import SignalRank
-from phalanx.supervisor.root.replacement import RankEnding
+from phalanx.supervisor.root.replacement import RankEnding, ReplacementBacklog
 
 GRACE_S = 5.0
 PLACE = RankStack(place="cell line 3")
@@ -47,37 +47,42 @@ class _Hosts:
         return self.ending.say(await self.ending.end(ranks))
 
 
-def test_ranks_that_outlive_the_grace_time_are_named_with_their_places():
-    said = run_jumping(lambda: _Hosts().end(0, 1))
+@jumping
+async def test_ranks_that_outlive_the_grace_time_are_named_with_their_places():
+    said = await _Hosts().end(0, 1)
     assert said == "ranks 0-1 did not end within 5 s of the stop (at cell line 3) and were killed"
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 1.0])
-def test_ranks_that_a_second_stop_kills_are_named(delay_s):
+@jumping
+async def test_ranks_that_a_second_stop_kills_are_named(delay_s):
     """Without a delay both requests came in one read: the task of the first has not begun."""
-
-    async def main():
-        hosts = _Hosts()
-        ending = asyncio.ensure_future(hosts.end(0, 1))
-        if delay_s:
-            await asyncio.sleep(delay_s)
-        hosts.ending.hurry((0, 1))
-        return await ending
-
-    said = run_jumping(main)
+    hosts = _Hosts()
+    ending = asyncio.ensure_future(hosts.end(0, 1))
+    if delay_s:
+        await asyncio.sleep(delay_s)
+    hosts.ending.hurry((0, 1))
+    said = await ending
     assert said == "ranks 0-1 had not ended at the second stop and were killed"
 
 
-def test_the_next_process_of_a_killed_rank_may_end_in_peace():
-    async def main():
-        hosts = _Hosts()
-        ending = asyncio.ensure_future(hosts.end(1))
-        hosts.ending.hurry((1,))
-        await ending
-        hosts.pids[1], hosts.statuses[1] = 12, None
-        ending = asyncio.ensure_future(hosts.end(1))
-        await asyncio.sleep(1.0)
-        hosts.statuses[1] = 0
-        return await ending
+@jumping
+async def test_the_next_process_of_a_killed_rank_may_end_in_peace():
+    hosts = _Hosts()
+    ending = asyncio.ensure_future(hosts.end(1))
+    hosts.ending.hurry((1,))
+    await ending
+    hosts.pids[1], hosts.statuses[1] = 12, None
+    ending = asyncio.ensure_future(hosts.end(1))
+    await asyncio.sleep(1.0)
+    hosts.statuses[1] = 0
+    assert await ending == ""
 
-    assert run_jumping(main) == ""
+
+@pytest.mark.parametrize(("handled", "left"), [("second", []), ("first", ["second"])])
+def test_a_handled_replacement_drops_older_ones_of_its_rank_only(handled, left):
+    backlog = ReplacementBacklog()
+    for engine in ("first", "second"):  # of rank 1, one after the other
+        backlog.add(Replaced(1, engine, "was killed", 10.0, 11.0))
+    backlog.settle(ReplacementsReady((handled,)))
+    assert [its.engine for its in backlog.returns] == left

@@ -1,4 +1,4 @@
-"""Deadlocks, against ranks of which the truth is known."""
+"""What is concluded of waits, against ranks of which the truth is known."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from phalanx.supervisor.health.impossible_waits import (
     ImpossibleWaitSearch,
 )
 
+# One number for a world and all that happens in it: drawn one by one they cost ten times as much.
+SEEDS = st.integers(0, (1 << 32) - 1)
 
-def events_of_world(random, size):
-    """Make groups, and events that could be done in this order."""
+
+def make_programs(random):
+    """Make groups, and each rank's part of events that could be done in one order."""
+    size = random.randint(2, 5)
     groups = {WORLD: tuple(range(size))}
     for number in range(1, random.randint(1, 4)):
         groups[number] = tuple(sorted(random.sample(range(size), random.randint(2, size))))
@@ -32,20 +36,31 @@ def events_of_world(random, size):
         else:
             submitters = [member for member in groups[group] if random.random() < 0.4]
             events.append(Event(group, asyncs=frozenset(submitters)))
-    return groups, events
-
-
-def make_world(random):
-    """Make ranks of which some do their events in another order, and some with a second thread."""
-    size = random.randint(2, 5)
-    groups, events = events_of_world(random, size)
-    programs, others = [], {}
-    for rank in range(size):
-        mine = [
+    programs = [
+        [
             event
             for event in events
             if rank in ((event.sender, event.receiver) if event.is_message else groups[event.group])
         ]
+        for rank in range(size)
+    ]
+    return groups, programs
+
+
+def make_leaving(random):
+    """Make ranks of which some leave early; one that was not asked does nothing at all."""
+    groups, programs = make_programs(random)
+    for mine in programs:
+        if random.random() < 0.33:
+            del mine[random.randint(0, len(mine)) :]
+    return Simulator(groups, programs)
+
+
+def make_crossed(random):
+    """Make ranks of which some do their events in another order, and some with a second thread."""
+    groups, programs = make_programs(random)
+    others = {}
+    for rank, mine in enumerate(programs):
         if len(mine) > 1 and random.random() < 0.5:
             mine.insert(random.randrange(len(mine)), mine.pop(random.randrange(len(mine) - 1)))
         for event in [event for event in mine if rank in event.asyncs]:
@@ -56,23 +71,85 @@ def make_world(random):
         if lanes and random.random() < 0.25:
             lane = random.choice(lanes)
             others[rank] = [e for e in mine if (e.group, e.sender, e.receiver) == lane]
-            mine = [e for e in mine if (e.group, e.sender, e.receiver) != lane]
-        programs.append(mine)
+            mine[:] = [e for e in mine if (e.group, e.sender, e.receiver) != lane]
     return Simulator(groups, programs, others)
 
 
-# One number for a world and all that happens in it: drawn one by one they cost ten times as much.
-SEEDS = st.integers(0, (1 << 32) - 1)
-
-
-def look(search, simulator, pause=lambda: None):
-    """Read pages one after the other, while the ranks go on; then judge."""
-    running = simulator.running
+def read(simulator, pause=lambda: None):
+    """Read pages one after the other, while the ranks go on."""
     activities = {}
     for rank in range(len(simulator.ranks)):
         activities[rank] = simulator.activity(rank)
         pause()
-    return search.look(Activities(activities, 1, simulator.splits), now_s=0.0, running=running)
+    return Activities(activities, 1, simulator.splits)
+
+
+# -- waits for a rank that has ended --------------------------------------------------------------
+
+
+def look_for_impossible(search, now_s, simulator, pause=lambda: None):
+    running, gone = simulator.running, simulator.gone
+    return search.look(read(simulator, pause), now_s=now_s, running=running, gone=gone)
+
+
+def is_waiting(simulator, rank, found):
+    """Whether a rank is in the wait that was found."""
+    now = simulator.activity(rank)
+    if found.op == "all_sum":
+        members = found.split or simulator.groups[WORLD]
+        candidates = [n for n, its in simulator.groups.items() if its == members]
+        return any(now.groups[n].op and now.groups[n].seq == found.seq for n in candidates)
+    passed = [its for (_, peer), its in now.messages.items() if peer == found.missing]
+    if found.op == "send":
+        return any(its.sends and its.sent + 1 == found.seq for its in passed)
+    return any(its.receives and its.received + 1 == found.seq for its in passed)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(SEEDS)
+def test_no_wait_that_can_end_is_called_impossible(seed):
+    random = Random(seed)
+    simulator = make_leaving(random)
+    threads = simulator.threads()
+
+    def go_on(n=2):
+        for _ in range(n):
+            simulator.step(random.choice(threads))
+
+    found, search = None, ImpossibleWaitSearch()
+    for step in range(random.randint(0, 60)):
+        go_on(1)
+        found = found or look_for_impossible(search, step * CONFIRM_S, simulator, go_on)
+        # Between two looks every thread has its turn, in any order.
+        for thread in random.sample(threads, len(threads)):
+            simulator.step(thread)
+    settle(simulator, random)
+    if found is not None:
+        assert found.missing in simulator.gone
+        assert all(is_waiting(simulator, rank, found) for rank in found.waiting)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(SEEDS)
+def test_a_rank_that_waits_for_one_that_has_left_is_freed(seed):
+    random = Random(seed)
+    simulator = make_leaving(random)
+    settle(simulator, random)
+    search = ImpossibleWaitSearch()
+    look_for_impossible(search, 0.0, simulator)
+    found = look_for_impossible(search, CONFIRM_S, simulator)
+    assert (found is None) == (not simulator.running)
+    if found is not None:
+        assert found.missing in simulator.gone
+        assert set(found.waiting) <= simulator.running
+
+
+# -- ranks that wait for each other ---------------------------------------------------------------
+
+
+def look_for_deadlock(search, simulator, pause=lambda: None):
+    running = simulator.running
+    return search.look(read(simulator, pause), now_s=0.0, running=running)
 
 
 def is_in(simulator, wait):
@@ -88,7 +165,7 @@ def is_in(simulator, wait):
 @given(SEEDS)
 def test_no_rank_that_can_go_on_is_accused(seed):
     random = Random(seed)
-    simulator = make_world(random)
+    simulator = make_crossed(random)
     threads = simulator.threads()
     awake = list(threads)
 
@@ -101,7 +178,7 @@ def test_no_rank_that_can_go_on_is_accused(seed):
     found, search = None, DeadlockSearch(send_s=0.0)
     for _ in range(random.randint(0, 60)):
         go_on()
-        found = found or look(search, simulator, go_on)
+        found = found or look_for_deadlock(search, simulator, go_on)
     settle(simulator, random)
     if found is not None:
         assert len(found.cycle) > 1
@@ -114,23 +191,20 @@ def test_no_rank_that_can_go_on_is_accused(seed):
 @given(SEEDS)
 def test_each_rank_that_cannot_go_on_is_accused(seed):
     random = Random(seed)
-    simulator = make_world(random)
+    simulator = make_crossed(random)
     settle(simulator, random)
-    search, hopeless = DeadlockSearch(send_s=0.0), ImpossibleWaitSearch()
+    search, impossible = DeadlockSearch(send_s=0.0), ImpossibleWaitSearch()
     for _ in range(3):
-        found = look(search, simulator)
+        found = look_for_deadlock(search, simulator)
         for thread in 2 * simulator.threads():
             assert not simulator.step(thread)
-    activities = {rank: simulator.activity(rank) for rank in range(len(simulator.ranks))}
-    seen = Activities(activities, 1, simulator.splits)
     if not simulator.running:
         assert found is None
     elif not any(rank.other for rank in simulator.ranks):  # nor waits for one that has ended
-        world = {"running": simulator.running, "gone": simulator.gone}
-        hopeless.look(seen, now_s=0.0, **world)
-        assert found is not None or hopeless.look(seen, now_s=CONFIRM_S, **world) is not None
+        look_for_impossible(impossible, 0.0, simulator)
+        assert found or look_for_impossible(impossible, CONFIRM_S, simulator)
     if found is not None:  # the 10 s line names it as well
-        assert find_deadlock(seen, running=simulator.running, with_threads=True)
+        assert find_deadlock(read(simulator), running=simulator.running, with_threads=True)
 
 
 def test_a_sender_that_has_room_and_has_not_run_since_is_no_reason():
@@ -145,7 +219,7 @@ def test_a_sender_that_has_room_and_has_not_run_since_is_no_reason():
     for _ in range(5):
         for _ in range(3):
             simulator.step(receiver)
-        assert look(search, simulator) is None
+        assert look_for_deadlock(search, simulator) is None
     assert search.is_suspicious
     for thread in 5 * (sender, receiver):
         simulator.step(thread)
