@@ -33,13 +33,10 @@ _PROGRAMS = [
             ["boot phalanx", "boot ipyparallel", "same process", "new process", "it is there", "first right sum"],
         ),
         ("rivals/compare.py", ["--rounds", "1", "--only", "some_ranks"], ["phalanx", "ipyparallel", "cell on rank 1"]),
-        ("cells/input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("engine/time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
-        ("engine/watching_cost.py", ["--ranks", "2", "--rounds", "2", "--turn", "0.3"], ["not watched, us", "1048576"]),
         ("engine/call_cost.py", ["--loops", "100"], ["in place", "long way"]),
-        ("cells/monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),
         pytest.param(
-            "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
+            "start.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
         ),
         (

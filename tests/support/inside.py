@@ -7,7 +7,6 @@ message on its way. `tests/system/project/test_layers.py` refuses the names else
 from __future__ import annotations
 
 import asyncio
-import math
 import subprocess
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,7 +20,6 @@ from phalanx.protocol import (
     AskRoot,
     RootAnswered,
     RootRequest,
-    WatchSamples,
     pack_frame,
     read_frame,
 )
@@ -61,7 +59,6 @@ __all__ = [
     "send_again",
     "shut_down",
     "spawn_in",
-    "stop_samples",
     "stopped_workspace",
     "unregister_again",
     "wait_for_answer",
@@ -132,13 +129,6 @@ def root_process(ws: Any) -> subprocess.Popen[bytes]:
 def n_unanswered(ws: Any) -> int:
     """Return how many requests to the root supervisor have no answer yet."""
     return len(ws._root._waiting)
-
-
-def stop_samples(ws: Any) -> None:
-    """Tell the supervisors now that no samples are wanted, and forget that some were."""
-    log = ws._root._samples
-    log._send(WatchSamples(0))
-    log._asked_s = -math.inf
 
 
 def is_running(ws: Any) -> bool:

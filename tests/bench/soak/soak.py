@@ -21,6 +21,8 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,7 +32,6 @@ from bench.common import arguments, median, print_machine, print_table, write_js
 from soak_deaths import DEATHS
 from soak_driver import MARK, MIB, Client, Defect, Hung, Leaked, fail_if, family, say, wait_family
 from soak_field import Field
-from soak_legs import TRANSPORTS, Leg, legs_of
 from soak_steps import MISTAKES, WORK, Fault, Work, own_error, work
 
 from phalanx.errors import DistributedError
@@ -69,6 +70,34 @@ def _open_files(pid: int) -> dict[str, int]:
         with contextlib.suppress(OSError):
             found[str(file.readlink()).partition("[")[0]] += 1
     return dict(found)
+
+
+TRANSPORTS = {"any": ("any",), "tcp": ("tcp",), "both": ("any", "tcp")}
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A part of a soak, which can be repeated by itself."""
+
+    seed: int
+    ranks: int
+    transport: str
+
+    def __str__(self) -> str:
+        return f"--seed {self.seed} --ranks {self.ranks} --transport {self.transport}"
+
+
+def legs_of(options: argparse.Namespace) -> list[Leg]:
+    """The legs of a soak; seed 0 is drawn, the number of ranks follows from the seed."""
+    first = options.seed or random.SystemRandom().randrange(1, 1_000_000)
+    least, _, most = options.ranks.partition("-")
+    found = []
+    for seed, transport in zip(
+        range(first, first + options.legs), cycle(TRANSPORTS[options.transport]), strict=False
+    ):
+        ranks = random.Random(f"ranks:{seed}").randint(*sorted((int(least), int(most or least))))
+        found.append(Leg(seed, ranks, transport))
+    return found
 
 
 class Soak:

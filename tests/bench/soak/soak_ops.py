@@ -1,7 +1,7 @@
-"""What the soak's ranks do: programs of collectives, every value checked against numpy.
+"""What the soak's ranks do: programs of calls of the contract suite, each judged by the rank itself.
 
 Imported by the ranks (`soak.py` has them do so). A program follows from its seed: each rank knows
-what all ranks put in, and judges what it gets by itself. It makes no faults.
+what all ranks put in. It makes no faults.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages"))
+
+from distributed.operations import contract
+from distributed.operations.contract import Case
+
 import phalanx as px
 
 _SMALL, _LARGE = (1, 7, 1000, 4096), (65_537, 1 << 18)  # elements; large: segments, and no buffers
-_EPS = float(np.finfo(np.float32).eps)
 LONG_S = 20.0  # so long a program without an end lasts where nothing breaks it
 
 
@@ -42,143 +47,66 @@ class Program:
         self.n_ops = 0
         self._seed = seed
         self._random = random.Random(seed)
-        self._ops: tuple[Callable[[], None], ...] = (
-            self.sums, self.sums, self.extremes, self.gathered, self.broadcast, self.scattered,
-            self.exchanged, self.ring, self.several, self.in_part, self.numbers, self.objects,
+        self._steps: tuple[Callable[[], None], ...] = (
+            *[self.call] * 8, self.several, self.in_part, self.numbers, self.objects,
         )  # fmt: skip
 
     def step(self) -> None:
-        self._random.choice(self._ops)()
+        try:
+            self._random.choice(self._steps)()
+        except AssertionError as error:
+            msg = f"#{self.n_ops} of {self._seed!r} on rank {self.rank}: {error}"
+            raise Wrong(msg) from error
 
-    # -- what ranks put in -----------------------------------------------------------------------
+    def _draw(self, size: int, ops: tuple[str, ...] = contract.OPS) -> Case:
+        """Draw a call: all ranks draw alike, also where their groups are of different sizes."""
+        draw = self._random
+        length = draw.choice(_SMALL if draw.random() < 0.98 else _LARGE)
+        op, dtype, root = draw.choice(ops), draw.choice(contract.DTYPES), draw.getrandbits(16)
+        if op in contract.DIVIDED:  # then it is of one rank's share
+            length = -(-length // self.size)
+        return Case(op, (length,), dtype, seed=draw.getrandbits(32), root=root % size)
 
-    def _inputs(self, ranks: range, multiple: int = 1) -> list[np.ndarray]:
-        """The arrays of these ranks, of a length that is a multiple."""
-        length = self._random.choice(_SMALL if self._random.random() < 0.95 else _LARGE)
-        length = -(-length // multiple) * multiple
-        is_float = self._random.random() < 0.4
-        base = self._random.getrandbits(32)
-
-        def of(rank: int) -> np.ndarray:
-            draw = np.random.default_rng((base, rank))
-            if is_float:
-                return draw.standard_normal(length, np.float32)
-            return draw.integers(-(1 << 40), 1 << 40, length)
-
-        return [of(rank) for rank in ranks]
-
-    def _all(self, multiple: int = 1) -> list[np.ndarray]:
-        return self._inputs(range(self.size), multiple)
-
-    # -- judging ---------------------------------------------------------------------------------
-
-    def _same(self, what: str, got: Any, want: np.ndarray) -> None:
+    def call(self) -> None:
+        """Any call of the contract; where all get the same, they have the same bits."""
+        case = self._draw(self.size)
+        (got,) = contract.check_here([case])
         self.n_ops += 1
-        got = np.asarray(got)
-        if got.dtype != want.dtype or got.shape != want.shape or not np.array_equal(got, want):
-            self._wrong(what, got, want)
-
-    def _sum(self, what: str, got: np.ndarray, terms: list[np.ndarray]) -> None:
-        """Whole numbers exactly; floats within the error of any order of n - 1 additions."""
-        if terms[0].dtype != np.float32:
-            self._same(what, got, np.sum(terms, axis=0))
-            return
-        self.n_ops += 1
-        exact = np.sum(terms, axis=0, dtype=np.float64)
-        bound = len(terms) * _EPS * np.sum(np.abs(terms), axis=0, dtype=np.float64)
-        if got.dtype != np.float32 or not (np.abs(got - exact) <= bound).all():
-            self._wrong(what, got, exact)
-
-    def _wrong(self, what: str, got: np.ndarray, want: np.ndarray) -> None:
-        where = "?"
-        if got.shape == want.shape:
-            bad = np.flatnonzero(got != want)
-            where = f"{bad.size} of {want.size} elements, the first at {bad[:1].tolist()}"
-            where += f": {got.flat[bad[:3]].tolist()} for {want.flat[bad[:3]].tolist()}"
-        msg = f"{what} #{self.n_ops} of {self._seed!r} on rank {self.rank}: {where}"
-        msg += f" ({got.dtype}{got.shape} for {want.dtype}{want.shape})"
-        raise Wrong(msg)
-
-    # -- the operations --------------------------------------------------------------------------
-
-    def sums(self) -> None:
-        xs = self._all()
-        got = px.all_sum(xs[self.rank])
-        self._sum("all_sum", got, xs)
-        if xs[0].dtype == np.float32:  # the same bits on all ranks
+        if case.op in contract.SAME_ON_ALL:
             seen = px.all_gather(zlib.crc32(got.tobytes()))
-            self._same("all_sum's bits", seen, np.full(self.size, seen[0]))
-
-    def extremes(self) -> None:
-        xs = self._all()
-        self._same("all_max", px.all_max(xs[self.rank]), np.max(xs, axis=0))
-        self._same("all_min", px.all_min(xs[self.rank]), np.min(xs, axis=0))
-
-    def gathered(self) -> None:
-        xs = self._all()
-        self._same("all_gather", px.all_gather(xs[self.rank]), np.concatenate(xs))
-
-    def broadcast(self) -> None:
-        xs, root = self._all(), self._random.randrange(self.size)
-        self._same("broadcast", px.broadcast(xs[self.rank], root), xs[root])
-
-    def scattered(self) -> None:
-        xs = self._all(multiple=self.size)
-        shares = [np.split(x, self.size)[self.rank] for x in xs]
-        self._sum("sum_scatter", px.sum_scatter(xs[self.rank]), shares)
-
-    def exchanged(self) -> None:
-        xs = self._all(multiple=self.size)
-        want = np.concatenate([np.split(x, self.size)[self.rank] for x in xs])
-        self._same("all_to_all", px.all_to_all(xs[self.rank]), want)
-
-    def ring(self) -> None:
-        """Each to the next; those of odd rank receive first, as a large send waits for its receiver."""
-        xs, before = self._all(), (self.rank - 1) % self.size
-        after = (self.rank + 1) % self.size
-        if self.rank % 2:
-            got = px.recv_like(xs[self.rank], before)
-            px.send(xs[self.rank], after)
-        else:
-            px.send(xs[self.rank], after)
-            got = px.recv_like(xs[self.rank], before)
-        self.n_ops += 1
-        self._same("send and recv", got, xs[before])
+            assert (seen == seen[0]).all(), f"bits of {case}: {seen}"
+            self.n_ops += 1
 
     def several(self) -> None:
         """Asynchronous sums, waited for in another order."""
-        sets = [self._all() for _ in range(3)]
-        works = [px.all_sum(xs[self.rank], async_op=True) for xs in sets]
+        cases = [self._draw(self.size, ("all_sum",)) for _ in range(3)]
+        works = [px.all_sum(case.input(self.rank, self.size), async_op=True) for case in cases]
         for i in (2, 0, 1):
-            self._sum("all_sum, asynchronous", works[i].wait(), sets[i])
+            inputs = [cases[i].input(rank, self.size) for rank in range(self.size)]
+            contract.check_one(cases[i], inputs, self.rank, works[i].wait().tobytes())
+            self.n_ops += 1
 
     def in_part(self) -> None:
-        """Sums of the even and the odd ranks, of which neither waits for the other."""
-        xs = self._all()
+        """A call of the even and one of the odd ranks, of which neither waits for the other."""
+        case = self._draw(self.size if self.part is None else self.part.size())
         if self.part is not None:
-            mine = range(self.rank % 2, self.size, 2)
-            got = px.all_sum(xs[self.rank], group=self.part)
-            self._sum("all_sum of a split", got, [xs[rank] for rank in mine])
+            contract.check_here([case], self.part)
+            self.n_ops += 1
 
     def numbers(self) -> None:
-        want = np.asarray(self.size * (self.size + 1) // 2)
-        self._same("all_sum of a number", px.all_sum(self.rank + 1), want)
+        total = px.all_sum(self.rank + 1)
+        assert total == self.size * (self.size + 1) // 2, f"all_sum of a number: {total}"
+        self.n_ops += 1
 
     def objects(self) -> None:
         """Objects from all to all, and from one to all, and a barrier."""
-        xs, root = self._all(), self._random.randrange(self.size)
-        values = [{"rank": rank, "x": x[:50].tolist()} for rank, x in enumerate(xs)]
+        base, root = self._random.getrandbits(30), self._random.randrange(self.size)
+        values = [{"rank": rank, "x": [base + rank] * 50} for rank in range(self.size)]
         mine = values[self.rank]
-        found = {
-            "all_gather_object": (px.all_gather_object(mine), values),
-            "broadcast_object": (px.broadcast_object(mine, root), values[root]),
-        }
+        found, of_root = px.all_gather_object(mine), px.broadcast_object(mine, root)
         px.barrier()
         self.n_ops += 3
-        for what, (got, want) in found.items():
-            if got != want:
-                msg = f"{what} #{self.n_ops} of {self._seed!r} on rank {self.rank}: {got}"
-                raise Wrong(msg)
+        assert (found, of_root) == (values, values[root]), f"objects: {found}, {of_root}"
 
 
 def run(seed: str, n_ops: int, part: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.programs.restarting import BegunNotices, Notices, values
+from support.programs.restarting import Notices, failures, stop_begun, values
 from support.promise import PATIENCE_S
 from support.ranks.cells import BackgroundCell, wait_in
 from support.waiting import wait_until
@@ -59,13 +59,6 @@ def sums(ws):
     return values(ws, "mx.distributed.all_sum(mx.array(rank)).item()")
 
 
-def failures(ws, code):
-    """Run a cell that fails; return each rank's error as text."""
-    with pytest.raises(CellError) as caught:
-        ws.run(code)
-    return str(caught.value)
-
-
 def test_cells_have_the_ranks_of_phalanx(ws):
     assert values(ws, "mlx_world.rank() == rank, mlx_world.size()") == ["(True, 3)"] * 3
     assert sums(ws) == ["3"] * 3
@@ -76,13 +69,10 @@ def test_cells_have_the_ranks_of_phalanx(ws):
 def test_a_stop_keeps_ranks_in_step_and_their_arrays_valid(ws, monkeypatch):
     monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
     for _ in range(4):
-        view = BegunNotices()
         code = "n, W = 0, mx.zeros(4)\ntrain(20)\nprint('begun', flush=True)\ntrain(10**7)"
-        with BackgroundCell(ws, code, view=view) as cell:
-            wait_until(lambda v=view: len(v.begun) == 3, "all ranks have begun")
-            ws.interrupt()
-        assert isinstance(cell.error, CellError)
-        assert not [text for text in view.texts if "may differ" in text]
+        error, texts = stop_begun(ws, code)
+        assert isinstance(error, CellError)
+        assert not [text for text in texts if "may differ" in text]
         assert len(set(values(ws, "n, W.tolist()"))) == 1
         # Each step adds -0.2 to every element. The stop came before a step was counted, or after.
         assert (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.programs.launching import launch, write_script
+from support.programs.launching import launch, of_each, printed, write_script
 
 pytest.importorskip("mlx_lm")
 mx = pytest.importorskip("mlx.core")
@@ -147,9 +147,7 @@ runpy.run_module("mlx_lm", run_name="__main__", alter_sys=True)
 
 
 def test_a_sharded_model_gives_the_same_logits(folder, tmp_path):
-    script = write_script(
-        tmp_path,
-        f"""
+    code = f"""
 import mlx.core as mx, sys
 from mlx_lm import load
 world = mx.distributed.init(strict=True)
@@ -161,7 +159,5 @@ parts.shard(world)
 found = parts(tokens)
 print(mx.allclose(found, expected, rtol=1e-4, atol=1e-5).item(),
       parts.model.layers[0].mlp.up_proj.weight.shape[0])
-""",
-    )
-    ended = launch("-n", "2", script)
-    assert sorted(ended.stdout.splitlines()) == [b"[0] True 32", b"[1] True 32"], ended.stderr
+"""
+    assert printed(tmp_path, 2, code) == of_each(2, "True 32")

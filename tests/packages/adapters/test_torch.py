@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.programs.launching import launch, write_script
+from support.programs.launching import of_each, printed, run_script
 from support.promise import PATIENCE_S
 from support.runs.tiers import deep
 
@@ -231,7 +231,7 @@ check(fc.reduce_scatter_tensor(torch.ones(size), "avg", 0, world) * 1, torch.one
 got = fc.all_to_all_single(torch.arange(size) + 10 * rank, None, None, world) * 1
 check(got, torch.tensor([10 * r + rank for r in range(size)]), "fc")
 check(fc.broadcast(torch.ones(2) * rank, 0, world) * 1, torch.zeros(2), "fc")
-print("right", rank, size)
+print("right")
 dist.destroy_process_group()
 dist.init_process_group()
 x = torch.ones(1)
@@ -245,11 +245,9 @@ assert x.item() == size
     [pytest.param(1, "any", marks=deep), (2, "tcp"), pytest.param(3, "any", marks=deep)],
 )
 def test_all_operations_of_torch_give_its_results(n, transport, tmp_path):
-    script = write_script(tmp_path, BEGIN + OPERATIONS)
-    ended = launch("-n", str(n), "--transport", transport, script)
-    assert ended.returncode == 0, ended.stderr.decode()
-    said = sorted(ended.stdout.decode().splitlines())
-    assert said == [f"[{rank}] right {rank} {n}" for rank in range(n)]
+    ended = run_script(tmp_path, n, BEGIN + OPERATIONS, "--transport", transport)
+    assert ended.returncode == 0  # also after the lines
+    assert sorted(ended.stdout.decode().splitlines()) == of_each(n, "right")
 
 
 FAULTS = """
@@ -393,12 +391,10 @@ except px.RankFailure as error:
 
 
 def test_errors_are_those_of_phalanx_and_the_group_goes_on(tmp_path):
-    script = write_script(tmp_path, BEGIN + FAULTS)
-    ended = launch("-n", "2", script)
-    said = sorted(ended.stdout.decode().splitlines())
-    assert said == ["[0] right", "[1] right"], ended.stderr.decode()
+    ended = run_script(tmp_path, 2, BEGIN + FAULTS)
+    assert sorted(ended.stdout.decode().splitlines()) == of_each(2, "right")
     assert b"rank 1 killed by signal 9" in ended.stderr
-    assert b"Traceback" not in ended.stderr, ended.stderr.decode()
+    assert b"Traceback" not in ended.stderr
 
 
 GLOO = """
@@ -423,8 +419,7 @@ print("right")
 
 
 def test_gloo_works_as_before_and_the_store_is_torchs(tmp_path):
-    ended = launch("-n", "2", write_script(tmp_path, GLOO))
-    assert sorted(ended.stdout.decode().splitlines()) == ["[0] right", "[1] right"], ended.stderr
+    assert printed(tmp_path, 2, GLOO) == of_each(2, "right")
 
 
 ALONE = """
@@ -470,26 +465,19 @@ def run_alone(before="", after="", **env):
     )
 
 
-def test_importing_torch_only_registers_the_backend():
+def test_importing_torch_only_registers_the_backend_and_one_that_does_not_fit_is_a_line_of_log():
     after = "dist.init_process_group('phalanx')\nx = torch.ones(2)\ndist.all_reduce(x)\nprint(x.tolist())"
-    ended = run_alone(after=after)
+    ended = run_alone(after=after + OLD)
     assert ended.stdout.splitlines() == ["True False", "[1.0, 1.0]"], ended.stderr
-    assert ended.stderr == ""
+    old, other = ended.stderr.splitlines()
+    assert old == "log: the backend 'phalanx' needs torch 2.13 or newer, this is torch 2.1.0"
+    assert other.startswith("log: the backend 'phalanx' of torch.distributed is not registered:")
 
 
 def test_torch_is_imported_also_with_a_broken_phalanx():
     after = "try: dist.init_process_group('phalanx')\nexcept ImportError as error: print(error)"
     ended = run_alone(BROKEN, after)
     assert ended.stdout.splitlines() == ["True False", "broken phalanx.distributed"], ended.stderr
-
-
-def test_a_torch_that_does_not_fit_is_one_line_of_log():
-    ended = run_alone(after=OLD)
-    assert ended.returncode == 0, ended.stderr
-    lines = ended.stderr.splitlines()
-    assert lines[0] == "log: the backend 'phalanx' needs torch 2.13 or newer, this is torch 2.1.0"
-    assert lines[1].startswith("log: the backend 'phalanx' of torch.distributed is not registered:")
-    assert len(lines) == 2
 
 
 def test_ranks_of_another_launcher_are_told_how_to_start():

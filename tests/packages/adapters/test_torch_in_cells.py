@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.programs.restarting import BegunNotices, values
+from support.programs.restarting import failures, stop_begun, values
 from support.promise import PATIENCE_S
-from support.ranks.cells import BackgroundCell
-from support.waiting import wait_until
 
 from phalanx.errors import CellError, RankFailure
 from phalanx.workspace import Workspace
@@ -50,13 +48,6 @@ def ws():
         yield workspace
 
 
-def failures(ws, code):
-    """Run a cell that fails; return each rank's error as text."""
-    with pytest.raises(CellError) as caught:
-        ws.run(code)
-    return str(caught.value)
-
-
 def weights(ws):
     """Return how far the weights of each rank have moved, per step."""
     return values(ws, "[round(w, 3) for w in ddp.module.weight.flatten().tolist()]")
@@ -74,14 +65,9 @@ def test_cells_have_the_ranks_of_phalanx(ws):
 def test_a_stop_keeps_ranks_in_step(ws, monkeypatch):
     monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
     for _ in range(2):
-        view = BegunNotices()
-        with BackgroundCell(
-            ws, "n = 0\ntrain(20)\nprint('begun', flush=True)\ntrain(10**7)", view=view
-        ) as cell:
-            wait_until(lambda v=view: len(v.begun) == 2, "all ranks have begun")
-            ws.interrupt()
-        assert isinstance(cell.error, CellError)
-        assert not [text for text in view.texts if "may differ" in text]
+        error, texts = stop_begun(ws, "n = 0\ntrain(20)\nprint('begun', flush=True)\ntrain(10**7)")
+        assert isinstance(error, CellError)
+        assert not [text for text in texts if "may differ" in text]
         assert len(set(values(ws, "n, ddp.module.weight.tolist()"))) == 1
         assert values(ws, "reduced()") == ["1"] * 2
 
@@ -104,12 +90,8 @@ def sums():
     return [p.full_tensor().sum().item() for p in net.parameters()]
 train_sharded(3)""")
     for _ in range(2):
-        view = BegunNotices()
         code = "train_sharded(3)\nprint('begun', flush=True)\ntrain_sharded(10**7)"
-        with BackgroundCell(ws, code, view=view) as cell:
-            wait_until(lambda v=view: len(v.begun) == 2, "all ranks have begun")
-            ws.interrupt()
-        assert isinstance(cell.error, CellError)
+        assert isinstance(stop_begun(ws, code)[0], CellError)
         assert len(set(values(ws, "m, sums()"))) == 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.programs.launching import launch, write_script
+from support.programs.launching import of_each, printed
 from support.runs.tiers import deep, deep_but
 
 pytest.importorskip("torch")
@@ -185,10 +185,7 @@ same(train(hybrid, True), alone, "HSDP")
 
 
 def check(n, code, tmp_path):
-    script = write_script(tmp_path, BEGIN + code + "\nprint('right')\n")
-    ended = launch("-n", str(n), script)
-    assert ended.returncode == 0, ended.stderr.decode()
-    assert sorted(ended.stdout.decode().splitlines()) == [f"[{rank}] right" for rank in range(n)]
+    assert printed(tmp_path, n, BEGIN + code + "\nprint('right')\n") == of_each(n, "right")
 
 
 @pytest.mark.parametrize("n", deep_but([2], [2, 3]))
@@ -244,7 +241,6 @@ print(step, module.weight.tolist(), module.bias.tolist())
 
 
 def test_a_replaced_rank_trains_on_with_the_others(tmp_path):
-    ended = launch("-n", "2", "--max-restarts", "1", write_script(tmp_path, REPLACED))
-    said = sorted(ended.stdout.decode().splitlines())
+    said = printed(tmp_path, 2, REPLACED, "--max-restarts", "1")
     right = "6 [[-1.25, -1.25, -1.25]] [-1.5]"  # of six steps that nothing disturbed
-    assert said == [f"[0] {right}", f"[1] {right}", "[1] lost 0 in step 3"], ended.stderr.decode()
+    assert said == [f"[0] {right}", f"[1] {right}", "[1] lost 0 in step 3"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.programs.launching import launch, write_script
+from support.programs.launching import of_each, printed
 
 pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow
@@ -176,6 +176,4 @@ print("right")
 
 
 def test_trees_of_mlx(tmp_path):
-    ended = launch("-n", "3", write_script(tmp_path, SCRIPT))
-    said = sorted(ended.stdout.decode().splitlines())
-    assert said == [f"[{rank}] right" for rank in range(3)], ended.stderr.decode()
+    assert printed(tmp_path, 3, SCRIPT) == of_each(3, "right")

@@ -70,13 +70,13 @@ def test_modules_begin_alike_and_stay_alike(rank_pool, framework):
 def test_ranks_that_count_differently_are_told(rank_pool):
     for text in rank_pool(3).run(cells.different_steps):
         assert text == (
-            "0 steps: the ranks have finished different steps (rank 0: 1, rank 1: 2, rank 2: 1)"
+            "0 CollectiveMismatch: steps: the ranks have finished different steps (rank 0: 1, rank 1: 2, rank 2: 1)"
         )
 
 
 def test_own_is_for_all_or_none(rank_pool):
     for text in rank_pool(3).run(cells.own_on_some):
-        assert text == "steps: some ranks pass own=, and others do not"
+        assert text == "CollectiveMismatch: steps: some ranks pass own=, and others do not"
 
 
 def test_what_is_changed_between_two_loops_stays():

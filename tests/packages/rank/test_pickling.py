@@ -1,4 +1,4 @@
-"""Values of cells as bytes: what is shared stays shared, and arrays are not copied."""
+"""Values of cells as bytes: what is shared stays shared, arrays are not copied, what cannot be is named."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import builtins
 import sys
 from types import ModuleType
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -25,22 +26,105 @@ def load(buffers):
     return unpack_values(buffers, "here")
 
 
-def test_an_array_that_two_names_share_is_sent_once_and_not_copied():
-    array = np.arange(MIB, dtype=np.uint8)
-    data, *buffers = pack_values({"a": array, "b": {"inside": array}})
-    assert data.nbytes < 1024
-    (memory,) = buffers
-    assert np.shares_memory(np.frombuffer(memory, np.uint8), array)
-    there = through({"a": array, "b": {"inside": array}})
-    assert there["b"]["inside"] is there["a"]
+def test_large_arrays_have_a_buffer_of_their_own_and_small_ones_none():
+    large, small = np.arange(MIB), np.arange(3)
+    shared = [1]
+    values = {"a": {"deep": large}, "b": [small] * 100, "c": shared, "d": shared, "e": large}
+    packed = pack_values(values)
+    assert len(packed) == 2
+    assert packed[0].nbytes < 4096
+    assert np.shares_memory(np.frombuffer(packed[1], np.int64), large)
+    there = load([bytearray(buffer) for buffer in packed])
+    assert (there["a"]["deep"] == large).all()
+    assert there["e"] is there["a"]["deep"]
+    assert there["c"] is there["d"]
+    assert there["a"]["deep"].flags.writeable
+    assert there["b"][0].flags.writeable
 
 
-def test_a_check_says_what_a_pack_would():
+@pytest.mark.parametrize(
+    "dtype", ["M8[D]", "m8[s]", [("t", "M8[s]"), ("x", "i4")], "O", ml_dtypes.bfloat16]
+)
+@pytest.mark.parametrize("n", [3, 200_000])
+def test_arrays_that_give_no_buffer_arrive_and_can_be_written_to(dtype, n):
+    given = np.zeros(n, dtype)
+    there = through({"x": given, "y": [given.copy()]})
+    for array in (there["x"], there["y"][0]):
+        assert array.dtype == given.dtype
+        assert (array == given).all()
+        assert array.flags.writeable
+
+
+def test_a_value_that_cannot_be_sent_is_named_with_its_type(tmp_path):
     assert not why_unpicklable([1, np.ones(3)])
-    value = [1, (i for i in range(3))]
-    assert why_unpicklable(value) == "cannot pickle 'generator' object"
-    with pytest.raises(TypeError, match="cannot pickle 'generator' object"):
-        pack_values({"a": 1, "b": value})
+    assert why_unpicklable([1, (i for i in range(3))]) == "cannot pickle 'generator' object"
+    with pytest.raises(TypeError) as caught:
+        pack_values({"a": 1, "gen": (i for i in range(3))})
+    assert str(caught.value) == (
+        "gen (type generator) cannot be sent: TypeError: cannot pickle 'generator' object; "
+        "send arrays, numbers or text of it instead"
+    )
+    with (
+        (tmp_path / "file").open("w") as file,
+        pytest.raises(TypeError, match=r"cannot pickle '(_io\.)?TextIOWrapper'"),
+    ):
+        pack_values({"file": file})
+
+    class Odd:
+        def __reduce__(self):
+            raise OSError(*["one\ntwo"])
+
+    with pytest.raises(TypeError) as caught:
+        pack_values({"": [Odd()]})
+    assert str(caught.value).startswith("the value (type list) cannot be sent: OSError: one; ")
+
+
+class Unloadable:
+    """Refuses to be loaded."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __setstate__(self, state):
+        raise state["error"]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no\nmore"), SystemExit(3), RecursionError("no"), GeneratorExit("no")]
+)
+def test_a_value_that_cannot_be_loaded_is_named_with_its_type(error):
+    packed = pack_values({"a": 1, "odd": Unloadable(error)})
+    with pytest.raises(TypeError) as caught:
+        unpack_values(packed, "on the rank")
+    said = {"ValueError": "ValueError: no", "SystemExit": "SystemExit: 3"}
+    text = said.get(type(error).__name__, f"{type(error).__name__}: no")
+    kind = f"{Unloadable.__module__}.Unloadable"
+    assert str(caught.value) == (
+        f"odd (type {kind}) cannot be loaded on the rank: {text}; "
+        "send arrays, numbers or text of it instead"
+    )
+
+
+def test_a_module_that_is_missing_where_a_value_comes_is_told(monkeypatch):
+    module = ModuleType("only_there")
+    exec("class Thing: pass", vars(module))
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "only_there", module)
+        packed = pack_values({"thing": module.Thing()})
+    with pytest.raises(TypeError) as caught:
+        load(packed)
+    assert str(caught.value) == (
+        "thing (type only_there.Thing) cannot be loaded here: ModuleNotFoundError: "
+        "No module named 'only_there'; install what defines it here too, "
+        "or send arrays, numbers or text of it"
+    )
+
+
+@pytest.mark.parametrize("value", [np.zeros(2 * MIB, np.uint8), bytes(2 * MIB), [0.5] * MIB])
+def test_a_value_that_is_larger_than_was_asked_for_is_refused(value):
+    with pytest.raises(ValueError, match="takes more than 1 MiB; bind it to a name and pull that"):
+        pack_values({"": value}, MIB)
+    pack_values({"": value[:1000]}, MIB)
 
 
 def test_a_tensors_memory_is_not_copied_and_tensors_that_share_it_still_do():
@@ -185,13 +269,3 @@ def test_a_dataclass_that_came_can_be_inherited_from(cells):
     exec("@dataclasses.dataclass\nclass More(Config):\n    more: int = 1", here)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'lr'"):
         here["More"]()
-
-
-def test_a_file_is_not_read_to_be_sent(tmp_path):
-    path = tmp_path / "text"
-    path.write_text("text")
-    with (
-        path.open() as file,
-        pytest.raises(TypeError, match=r"cannot pickle '(_io\.)?TextIOWrapper'"),
-    ):
-        pack_values({"file": file})

@@ -48,6 +48,23 @@ def write_script(folder: Path, code: str, name: str = "script.py") -> str:
     return str(path)
 
 
+def run_script(folder: Path, n: int, code: str, *words: str):
+    """Run a script on ``n`` ranks to its end; pytest shows their stderr."""
+    ended = launch("-n", str(n), *words, write_script(folder, code))
+    sys.stderr.write(ended.stderr.decode())
+    return ended
+
+
+def printed(folder: Path, n: int, code: str, *words: str) -> list[str]:
+    """Run a script on ``n`` ranks; return the lines that they print, sorted."""
+    return sorted(run_script(folder, n, code, *words).stdout.decode().splitlines())
+
+
+def of_each(n: int, line: str) -> list[str]:
+    """Return the lines where each of ``n`` ranks prints this one."""
+    return [f"[{rank}] {line}" for rank in range(n)]
+
+
 class Running:
     """A launcher that runs, with what it started."""
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import psutil
+import pytest
 from support.programs.processes import wait_gone
 from support.promise import PATIENCE_S
+from support.ranks.cells import BackgroundCell
 from support.waiting import wait_until
 
+from phalanx.errors import CellError
 from phalanx.workspace import View
 
 
@@ -32,6 +35,22 @@ class BegunNotices(Notices):
         for ranks, line in lines:
             if line.strip() == "begun":
                 self.begun.update(ranks)
+
+
+def stop_begun(ws, code):
+    """Stop a cell once all ranks have printed "begun" in it; return how it ended and what was noticed."""
+    view = BegunNotices()
+    with BackgroundCell(ws, code, view=view) as cell:
+        wait_until(lambda: len(view.begun) == ws.size, "all ranks have begun")
+        ws.interrupt()
+    return cell.error, view.texts
+
+
+def failures(ws, code):
+    """Run a cell that fails; return each rank's error as text."""
+    with pytest.raises(CellError) as caught:
+        ws.run(code)
+    return str(caught.value)
 
 
 def pids(ws):

@@ -1,9 +1,9 @@
-"""What MLX expects of `mx.distributed`, as cells of ranks where phalanx takes its place.
+"""What MLX expects of `mx.distributed`: of ours in its place, and of its own on our ranks.
 
 These are the cases of MLX's own distributed tests (ml-explore/mlx, python/tests: those common to
 its backends, and those of ring, MPI and NCCL), written anew. Left out are that its ring cannot split, and
-`test_donation`: a result that is there at once cannot take the place of the old one. Each cell checks what its own rank has, and raises
-where it differs.
+`test_donation`: a result that is there at once cannot take the place of the old one. Each case checks
+what its own rank has, and raises where it differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlx.utils import tree_flatten, tree_map
 
 import phalanx as px
 
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 # How far a sum may be off, as a part of it: MLX's own numbers.
 TOLERANCES = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 1e-1, "complex64": 1e-6}
 DTYPES = (*INTEGERS, *TOLERANCES)
@@ -34,10 +34,14 @@ NAMES = (
 )  # fmt: skip
 
 
-def world() -> Any:
-    """Join the world by the name that MLX's users know."""
+def take_place() -> None:
+    """Put our functions in the place of MLX's."""
     for name in NAMES:
         setattr(mx.distributed, name, getattr(px, name))
+
+
+def world() -> Any:
+    """Join the world by the name that MLX's users know."""
     return mx.distributed.init(strict=True, backend="any")
 
 
@@ -120,18 +124,26 @@ def reductions() -> None:
                 assert mx.array_equal(least, every.min(0)).item(), (dtype, shape)
 
 
-def gathers_of_ones() -> None:
-    for group in (world(), halves()):
-        for dtype in DTYPES:
-            ones = mx.ones((2, 2, 4), getattr(mx, dtype))
-            gathered = mx.distributed.all_gather(ones, group=group)
-            assert (gathered.shape, gathered.dtype) == ((2 * group.size(), 2, 4), ones.dtype)
-            assert mx.all(gathered == 1).item()
+def extremes_of_others() -> None:
+    """Truth values, and complex numbers, which MLX compares in another way than numpy."""
+    group = world()
+    rank, size = group.rank(), group.size()
+    mine = mx.array([rank == 0, rank < size, rank > size])
+    assert mx.distributed.all_max(mine).tolist() == [True, True, False]
+    assert mx.distributed.all_min(mine).tolist() == [False, True, False]
+    mine = mx.array([complex(rank, -rank), complex(-rank, 1)])
+    assert mx.distributed.all_max(mine).tolist() == [complex(size - 1, 1 - size), 1j]
+    assert mx.distributed.all_min(mine).tolist() == [0, complex(1 - size, 1)]
 
 
-def gathers_of_ranks() -> None:
+def gathers() -> None:
     """Each rank's part differs, and lies in its place, also where it is cut into odd pieces."""
     group = world()
+    for part in (group, halves()):
+        for dtype, every in inputs(part, (2, 2, 4), (*DTYPES, "bool_")):
+            gathered = mx.distributed.all_gather(every[part.rank()], group=part)
+            assert gathered.dtype == every.dtype
+            assert mx.array_equal(gathered, every.reshape(-1, 2, 4)).item(), dtype
     for count in (7, 1024, 1_000_003, 4 << 20):
         base = mx.arange(count, dtype=mx.int32) % 100_003
         gathered = mx.distributed.all_gather(base + group.rank())
@@ -162,12 +174,11 @@ def messages_around() -> None:
         for dtype, every in inputs(group, shape, dtypes_of(group, shape)):
             mine = every[rank]
             if rank % 2 == 0:
-                sent = mx.distributed.send(mine, right)
-                received = mx.distributed.recv_like(sent, left)
+                mx.eval(sent := mx.distributed.send(mine, right))
+                mx.eval(received := mx.distributed.recv_like(sent, left))
             else:
-                received = mx.distributed.recv_like(mine, left)
-                sent = mx.distributed.send(mine, right)
-            mx.eval(sent, received)
+                mx.eval(received := mx.distributed.recv_like(mine, left))
+                mx.eval(sent := mx.distributed.send(mine, right))
             assert mx.array_equal(sent, mine).item(), (dtype, shape)
             assert mx.array_equal(received, every[left]).item(), (dtype, shape)
 
@@ -206,11 +217,22 @@ def sums_of_pairs_gathered_across() -> None:
     assert mx.array_equal(gathered, mx.array(sums, mx.float32)[:, None] * mx.ones(8)).item()
 
 
-def gradient_of_a_gather() -> None:
-    """Only who gave what is looked at has a derivative."""
+def gradients_of_operations() -> None:
+    """Of a gather only who gave what is looked at has a derivative; a sum's is that of a copy."""
     group = world()
     gradient = mx.grad(lambda x: mx.distributed.all_gather(x)[0])(mx.array(1.0))
     assert gradient.item() == (1.0 if group.rank() == 0 else 0.0)
+    slope = mx.grad(lambda x: (mx.distributed.all_sum(x) * x).sum())(mx.array([1.0, 2.0]))
+    assert slope.tolist() == [group.size() + 1.0, 2 * group.size() + 2.0]
+
+
+def compiled_averages() -> None:
+    """MLX's own graph, compiled and run several times."""
+    rank, size = world().rank(), world().size()
+    step = mx.compile(lambda x: average_gradients({"w": x * 2, "b": [x, x + 1]}))
+    for _ in range(3):
+        mean = step(mx.ones(3) * rank)
+        assert mx.array_equal(mean["w"], mx.ones(3) * (size - 1)).item()
 
 
 # MLX's layers and helpers
@@ -382,14 +404,25 @@ def fully_sharded_layers() -> None:
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (
-        groups, side_channels, reductions, gathers_of_ones, gathers_of_ranks, scattered_sums,
-        messages_around, messages_to_and_fro, sums_of_pairs_gathered_across, gradient_of_a_gather,
+        groups, side_channels, reductions, extremes_of_others, gathers, scattered_sums,
+        messages_around, messages_to_and_fro, sums_of_pairs_gathered_across, gradients_of_operations,
         averages_of_gradients, norms_of_sharded_gradients, linear_layers,
-        gradients_of_linear_layers, convolutions, fully_sharded_layers,
+        gradients_of_linear_layers, convolutions, fully_sharded_layers, compiled_averages,
     )
 }  # fmt: skip
+# What MLX's `mpi` does not have (`sum_scatter`), and what our functions refuse (`mx.compile`).
+NOT_OF_MLX = ("scattered_sums", "fully_sharded_layers", "side_channels")
+NOT_OF_OURS = ("compiled_averages",)
 
 
 def run(name: str) -> None:
-    """Run one of the cases on this rank."""
+    """Run one of the cases on this rank, with our functions."""
+    take_place()
     CASES[name]()
+
+
+def run_all() -> None:
+    """Run all cases on this rank, with MLX's functions on our ranks."""
+    for name, case in CASES.items():
+        if name not in NOT_OF_MLX:
+            case()

@@ -3,50 +3,43 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from distributed.farm.farm import Farm
 from mlx_tests.run import PLAN, run_file
+from support.programs.launching import of_each, printed
 from support.runs.tiers import deep_but
 
 CHECKOUT_VARIABLE = "PHALANX_MLX_CHECKOUT"
-CASES = [
-    "groups", "side_channels", "reductions", "gathers_of_ones", "gathers_of_ranks",
-    "scattered_sums", "messages_around", "messages_to_and_fro", "sums_of_pairs_gathered_across",
-    "gradient_of_a_gather", "averages_of_gradients", "norms_of_sharded_gradients",
-    "linear_layers", "gradients_of_linear_layers", "convolutions", "fully_sharded_layers",
-]  # fmt: skip
+cases = pytest.importorskip("mlx_tests.cases", exc_type=ImportError)  # it needs MLX
 
 
 @pytest.fixture(scope="module")
 def farm():
     """Ranks in which phalanx takes the place of `mx.distributed`."""
-    pytest.importorskip("mlx.core")
     farm = Farm()
     yield farm
     farm.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", deep_but([2, 3, 4], [2, 3, 4, 8]))
-def test_mlx_gets_what_it_expects(farm, size, case):
-    from mlx_tests import cases
-
+@pytest.mark.parametrize("case", [name for name in cases.CASES if name not in cases.NOT_OF_OURS])
+@pytest.mark.parametrize("size", deep_but([2, 3], [2, 3, 4, 8]))
+def test_mlx_gets_what_it_expects_of_our_functions(farm, size, case):
     farm.world(size).run(cases.run, case)
 
 
-def test_no_case_is_forgotten():
-    pytest.importorskip("mlx.core")
-    from mlx_tests import cases
-
-    assert list(cases.CASES) == CASES
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "transport"), [(2, "tcp"), (3, "any")])
+def test_mlx_gets_what_it_expects_of_its_own_on_our_ranks(n, transport, tmp_path):
+    code = f"import sys\nsys.path[:0] = {sys.path!r}\nfrom mlx_tests import cases\ncases.run_all()\nprint('right')"
+    assert printed(tmp_path, n, code, "--transport", transport) == of_each(n, "right")
 
 
 @pytest.fixture
 def tests_of_mlx() -> Path:
-    pytest.importorskip("mlx.core")
     checkout = os.environ.get(CHECKOUT_VARIABLE)
     if not checkout:
         pytest.skip(f"{CHECKOUT_VARIABLE} names no checkout of ml-explore/mlx")

@@ -7,7 +7,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from distributed.cells.object_cells import FLIPPED_BIT, text_of
+from distributed.cells.object_cells import FLIPPED_BIT
+from distributed.cells.texts import text_of
 from support.runs.tiers import deep_but
 
 import phalanx as px

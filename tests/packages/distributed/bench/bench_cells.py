@@ -1,4 +1,4 @@
-"""What ranks of the farm run: sweeps, sound and broken ones, and many operations of all kinds."""
+"""What ranks of the farm run: sweeps, sound and broken ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from distributed.cells.split_cells import resources
 
 import phalanx as px
 from phalanx.distributed.bench import limits as limits_module
@@ -92,34 +91,3 @@ def idle(op: str, nbytes: int, dtype: str) -> int:
 
     with patch.object(px, op, lazy):
         return Case(op, nbytes, dtype_named(dtype), px.init()).count_wrong()
-
-
-def _mixed(number: int) -> None:
-    """Ten small operations, each checked, of other lengths each time."""
-    group = px.init()
-    rank, size = group.rank(), group.size()
-    x = np.full(size * (1 + number % 50), rank + 1.0, (np.float32, np.float64)[number % 2])
-    total = sum(range(1, size + 1))
-    pending = px.all_sum(x, async_op=True)
-    gathered = px.all_gather(x, async_op=True)
-    assert (px.all_max(x) == size).all()
-    assert (px.all_min(x) == 1).all()
-    assert (px.sum_scatter(x) == total).all()
-    assert px.all_to_all(x)[-1] == size
-    assert px.broadcast(rank + 7, root=number % size) == number % size + 7
-    px.send(x, (rank + 1) % size)
-    assert (px.recv_like(x, (rank - 1) % size) == (rank - 1) % size + 1).all()
-    group.barrier()
-    assert gathered.wait()[-1] == size
-    assert (pending.wait() == total).all()
-
-
-def operate(count: int) -> list[tuple[int, int, int]]:
-    """Resources after a few operations and after ``count`` more."""
-    found = []
-    for rounds in (200, count // 10):
-        for number in range(rounds):
-            _mixed(number)
-        px.init().barrier()
-        found.append(resources())
-    return found

@@ -7,7 +7,7 @@ import pytest
 from distributed.bench import bench_cells
 from distributed.farm.formations import worlds
 from msgspec.structs import replace
-from support.runs.tiers import deep, deep_but
+from support.runs.tiers import deep_but
 
 from phalanx.distributed.bench import (
     DTYPES,
@@ -227,14 +227,6 @@ def test_ranks_of_one_host_measure_what_bounds_them_there(rank_pool, transport, 
 def test_a_wire_that_lets_no_stream_through_is_not_known(rank_pool, what, rank):
     found = rank_pool(2, (0, 1)).run(bench_cells.limits_without, what, rank)
     assert found == [((unknown_limit("host0", "host1"),), 2), ((), 2)]
-
-
-@deep
-@pytest.mark.parametrize("transport", ["any", "tcp"])
-def test_ten_thousand_operations_leave_nothing_behind(rank_pool, transport):
-    for before, after in rank_pool(2, (0, 0), transport).run(bench_cells.operate, 10_000):
-        assert after[:2] == before[:2]  # descriptors, threads
-        assert after[2] - before[2] < 1024  # KiB: 0.1 KiB an operation, less than any buffer
 
 
 def test_a_small_budget_means_fewer_calls():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from distributed.cells.texts import text_of
 
 import phalanx as px
 from phalanx.distributed.operations import objects
@@ -74,13 +74,6 @@ def load_but_on(where: int) -> str:
         msg = "no such thing\nhere"
         raise LookupError(msg)
     return "loaded"
-
-
-def text_of(call: Callable[..., Any], *args: Any, **options: Any) -> str:
-    try:
-        return repr(call(*args, **options))
-    except Exception as error:  # noqa: BLE001  # the test judges it
-        return f"{type(error).__name__}: {error}"
 
 
 def refusals() -> list[str]:

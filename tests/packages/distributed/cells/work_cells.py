@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from distributed.cells.texts import text_of
 
 import phalanx as px
 
@@ -19,10 +20,6 @@ def submit_sum(length: int, group: px.Group | None = None, **options: Any) -> An
     x = np.arange(float(length))
     out = np.empty_like(x)
     return (group or world())._engine.submit("all_sum", x, out, **options), x, out
-
-
-def sum_now() -> int:
-    return int(px.all_sum(1))
 
 
 def wait_for_each(count: int, limit: float) -> None:
@@ -132,28 +129,13 @@ def queue_then_fail() -> list[str]:
             behind.append(submit_sum(length))
         except px.DistributedError as error:
             said.append(f"{type(error).__name__}: {error}")
-    for work, _x, _out in behind:
-        try:
-            work.wait()
-        except px.DistributedError as error:
-            said.append(f"{type(error).__name__}: {error}")
+    said += [text_of(work.wait) for work, _x, _out in behind]
     del first, behind
-    for use in (world().barrier, lambda: submit_sum(3), lambda: px.all_sum(1)):
-        try:
-            use()
-        except px.DistributedError as error:
-            said.append(f"{type(error).__name__}: {error}")
-    return said
+    uses = (world().barrier, lambda: submit_sum(3), lambda: px.all_sum(1))
+    return said + [text_of(use) for use in uses]
 
 
 def close_with_queued() -> list[str]:
     works = [submit_sum(100)[0] for _ in range(3)]
     world().close()
-    said = []
-    for work in works:
-        assert work.done
-        try:
-            work.wait()
-        except px.DistributedError as error:
-            said.append(str(error))
-    return said
+    return [text_of(work.wait) for work in works if work.done]

@@ -23,25 +23,6 @@ def open_descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_every_pair_gets_one_link(meet, size):
-    meeting = meet(size)
-    futures = [meeting.start(rank) for rank in range(size)]
-    results = [future.result(PATIENCE_S) for future in futures]
-    assert [sorted(links) for links in results] == [
-        [p for p in range(size) if p != rank] for rank in range(size)
-    ]
-    check_links(results)
-
-
-def test_only_the_wanted_pairs_are_linked_and_a_loner_takes_part(meet):
-    meeting = meet(3)
-    futures = [meeting.start(r, peers=p) for r, p in enumerate([[2], [], [0]])]
-    results = [future.result(PATIENCE_S) for future in futures]
-    assert [sorted(links) for links in results] == [[2], [], [0]]
-    check_links(results)
-
-
 @pytest.mark.parametrize("size", [2, 8])
 def test_each_lane_gets_links_of_its_own(meet, size):
     """All pairs have one for messages, the even ranks one more for collectives."""

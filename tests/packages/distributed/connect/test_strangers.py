@@ -9,10 +9,7 @@ import struct
 import psutil
 import pytest
 from distributed.farm.meeting import Late, check_links, hello, identity, talk
-from hypothesis import HealthCheck, given, settings
-from hypothesis.strategies import binary, lists
 from support.promise import HOLDS, PATIENCE_S, within
-from support.runs.tiers import examples
 
 from phalanx.distributed.connect import connector
 from phalanx.distributed.connect.endpoints import Share
@@ -54,19 +51,6 @@ def test_a_stranger_is_left_standing_while_the_world_forms(meet, knock, name):
         pass
     # At most the acceptor's random challenge, and that for words that only a rank can have said.
     assert len(learned) == (32 if name == "an overheard hello" else 0)
-
-
-@settings(
-    max_examples=examples(20),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(said=lists(binary(max_size=300), min_size=1, max_size=5))
-def test_whatever_strangers_say_the_true_peer_is_let_in(meet, knock, said):
-    meeting = meet(2)
-    late = Late(meeting.rendezvous[1], lambda shares: [knock(shares[0], data) for data in said])
-    futures = [meeting.start(0), meeting.start(1, rendezvous=late)]
-    check_links([future.result(PATIENCE_S) for future in futures])
 
 
 @pytest.mark.promise

@@ -52,7 +52,9 @@ KEY = bytes(range(100, 132))
 class Member(Cells):
     """One process of the farm."""
 
-    def __init__(self, rank: int, fds: Sequence[int], prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, rank: int, fds: Sequence[int], enter: Callable[[], None] | None = None
+    ) -> None:
         self.channel, channel = socket.socketpair()
         control, theirs = socket.socketpair()
         env = os.environ | {
@@ -62,9 +64,10 @@ class Member(Cells):
             "OPENBLAS_NUM_THREADS": "1",
         }
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "distributed.farm.farm_rank"],
+            [sys.executable, "-m", "distributed.farm.farm_rank"],
             env=env,
             pass_fds=[channel.fileno(), theirs.fileno(), *fds],
+            preexec_fn=enter,  # noqa: PLW1509
         )
         channel.close()
         theirs.close()
@@ -208,11 +211,11 @@ class World:
 class Farm:
     """The processes and their supervisor; one lock guards the plan.
 
-    ``prefixes``: by rank, the words of a command that runs the rank's process.
+    ``enter``: by rank, the call that moves its process to a host of the bed.
     """
 
-    def __init__(self, prefixes: Mapping[int, Sequence[str]] | None = None) -> None:
-        self._prefixes = prefixes or {}
+    def __init__(self, enter: Mapping[int, Callable[[], None]] | None = None) -> None:
+        self._enter = enter or {}
         self._hosts = [Host() for _ in range(HOSTS)]
         self.members: dict[int, Member] = {}
         self._lock = threading.Lock()
@@ -281,7 +284,7 @@ class Farm:
             member = None
         if member is None:
             fds = [fd for host in self._hosts for fd in host.fds]
-            member = self.members[rank] = Member(rank, fds, self._prefixes.get(rank, ()))
+            member = self.members[rank] = Member(rank, fds, self._enter.get(rank))
             thread = threading.Thread(target=self._serve, args=(member,))
             thread.start()
             self._threads.append(thread)

@@ -35,8 +35,9 @@ def test_a_page_takes_as_many_ranks_as_a_hostfile():
         control.create_page(1, MOST_RANKS + 1)
 
 
-def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_ranks():
-    """Up to 64 slots, as native/shm/arena.hpp says."""
+@pytest.fixture
+def lone_rank():
+    """Give rank 0 of two on a host of many ranks: its group and the page. Rank 1 never comes."""
     slots = 18
     fds = [control.create_region() for _ in range(slots)]
     page_fd = control.create_page(slots)
@@ -45,14 +46,18 @@ def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_rank
     group = _native.Group(
         rank=0, size=2, epoch=1, hosts=[0, 0], slots=[0, 1], arena=arena, page=page
     )
-    try:
-        group.send(np.zeros(64 << 10, np.uint8), 1, timeout=5.0)  # rank 1 never comes
-    finally:
-        group.close()
-        arena.close()
-        page.close()
-        for fd in (*fds, page_fd):
-            os.close(fd)
+    yield group, page
+    group.close()
+    arena.close()
+    page.close()
+    for fd in (*fds, page_fd):
+        os.close(fd)
+
+
+def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_ranks(lone_rank):
+    """Up to 64 slots, as native/shm/arena.hpp says."""
+    group, _ = lone_rank
+    group.send(np.zeros(64 << 10, np.uint8), 1, timeout=5.0)
 
 
 def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
@@ -62,14 +67,8 @@ def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in():
-    fds = [control.create_region() for _ in range(2)]
-    page_fd = control.create_page(2)
-    page = ControlPage(page_fd, slots=2, author=0)
-    arena = _native.Arena(fds, own=0)
-    group = _native.Group(
-        rank=0, size=2, epoch=1, hosts=[0, 0], slots=[0, 1], arena=arena, page=page
-    )
+def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in(lone_rank):
+    group, page = lone_rank
     nothing = ("", -1, 0)
     seen = []
 
@@ -80,21 +79,14 @@ def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in():
         page.let_in(0, 1, 0, 1, 1)
 
     helper = threading.Thread(target=let_in)
-    try:
-        page.hold(0, threading.get_native_id())
-        helper.start()
-        group.send(np.zeros(3), 1)  # rank 1 never comes
-        helper.join()
-        assert seen == [(1, [(0, 0, False, nothing, nothing)], [], (0, "send", 1, 1))]
-        assert page.progress(0)[2:] == ([(0, 1, False, 1), (0, 1, True, 0)], None)
-        assert not page.drop_hold(0)
-        group.send(np.zeros(3), 1)
-        with pytest.raises(ValueError, match="no such slot"):
-            page.hold(2, 1)
-        page.release(1)
-    finally:
-        group.close()
-        arena.close()
-        page.close()
-        for fd in (*fds, page_fd):
-            os.close(fd)
+    page.hold(0, threading.get_native_id())
+    helper.start()
+    group.send(np.zeros(3), 1)
+    helper.join()
+    assert seen == [(1, [(0, 0, False, nothing, nothing)], [], (0, "send", 1, 1))]
+    assert page.progress(0)[2:] == ([(0, 1, False, 1), (0, 1, True, 0)], None)
+    assert not page.drop_hold(0)
+    group.send(np.zeros(3), 1)
+    with pytest.raises(ValueError, match="no such slot"):
+        page.hold(18, 1)
+    page.release(1)

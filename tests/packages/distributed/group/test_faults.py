@@ -27,37 +27,39 @@ def test_after_a_failure_the_group_stays_failed_and_says_why(world):
 
 
 @pytest.mark.promise
-def test_the_missing_are_named_when_the_time_is_up(world):
+@pytest.mark.parametrize(
+    ("op", "call", "timed"),
+    [
+        ("all_sum", (cells.call, Case("all_sum")), (cells.call, Case("all_sum"), 0.2)),
+        ("barrier", (cells.barrier,), (cells.barrier, 0.2)),
+    ],
+    ids=["sum", "barrier"],
+)
+def test_the_missing_are_named_when_the_time_is_up(world, op, call, timed):
     # Only rank 0's time is up: of other hosts it alone knows who is missing, rank 1 would name the
     # one of its host that it waits for, which is rank 0.
-    world.start(cells.call, Case("all_sum"), ranks=[1])
-    world.wait_in("all_sum", [1])
-    world.start(cells.call, Case("all_sum"), 0.2, ranks=[0])
+    world.start(*call, ranks=[1])
+    world.wait_in(op, [1])
+    world.start(*timed, ranks=[0])
     with within():
         errors = world.outcomes([0, 1])
     for error in errors:
         assert isinstance(error, px.CollectiveTimeout), error
         assert "rank 2" in str(error)
-    world.start(cells.call, Case("all_sum"), ranks=[2])
+    world.start(*call, ranks=[2])
     (late,) = world.outcomes([2])
     assert isinstance(late, px.DistributedError)
 
 
-def test_a_barrier_has_a_deadline_too(world):
-    world.start(cells.barrier, ranks=[2])
-    world.wait_in("barrier", [2])
-    world.start(cells.barrier, 0.2, ranks=[0])  # whose time alone is up, as above
-    for error in world.outcomes([0, 2]):
-        assert isinstance(error, px.CollectiveTimeout), error
-        assert "rank 1" in str(error)
-
-
 @pytest.mark.slow
 @pytest.mark.promise
-def test_over_tcp_a_closed_link_alone_names_the_dead(rank_pool, tmp_path):
+@pytest.mark.parametrize(
+    "call", [(cells.call, Case("all_sum")), (cells.receive_for_ever, 2)], ids=["sum", "recv"]
+)
+def test_over_tcp_a_closed_link_alone_names_the_dead(rank_pool, tmp_path, call):
     """No page and no supervisor's word: the kernel closes the links of a dead process."""
     world = rank_pool(3, transport="tcp", with_memory=False)
-    world.start(cells.announced, str(tmp_path), cells.call, Case("all_sum"), ranks=[0, 1])
+    world.start(cells.announced, str(tmp_path), *call, ranks=[0, 1])
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both are about to sum")
     for rank in (0, 1):  # no page says that they wait
         world.wait_asleep(rank)

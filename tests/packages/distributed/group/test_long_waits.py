@@ -39,20 +39,6 @@ def test_a_message_is_shown_and_hidden_and_each_wait_has_a_number(rank_pool):
     assert messages[1] == messages[0] + 1
 
 
-def test_a_collective_is_shown(rank_pool):
-    world = rank_pool(2)  # may have been used by other tests, so its operations have any numbers
-    numbers = []
-    for _ in range(2):
-        world.start(work_cells.sum_now, ranks=[0])
-        _, tag, op, number, peer, _, _, site = seen(world, 0)
-        assert (tag, op, peer) == (0, "all_sum", -1)
-        assert site.startswith("work_cells.py:")
-        numbers.append(number)
-        world.start(work_cells.sum_now, ranks=[1])
-        assert world.outcomes() == [2, 2]
-    assert numbers[1] == numbers[0] + 1
-
-
 def test_a_wait_for_what_was_submitted_says_how_much_may_be_left(rank_pool):
     world = rank_pool(2)
     world.start(work_cells.wait_for_each, 3, 0, ranks=[0])

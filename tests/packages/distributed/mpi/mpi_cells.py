@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
-import sys
 import threading
 import time
 from typing import Any
 
 import numpy as np
-from distributed.operations.contract import SAME_ON_ALL, Case, digest, perform
+from distributed.operations import contract
+from distributed.operations.contract import Case
 from support.promise import PATIENCE_S
 
 import phalanx as px
@@ -59,79 +58,15 @@ def limit_moves(max_count: int, piece_nbytes: int, unit_nbytes: int) -> tuple[in
     return usual
 
 
-def truths() -> None:
-    """Any byte but 0 is true, as numpy has it, in arrays of every size; a result's is 1."""
-    engine = engine_of_world()
-    rank, size = engine.rank, engine.size
-    mine = np.array([0, 1 << rank % 8, rank, 255, 128 if rank else 0, 0 if rank else 7], np.uint8)
-    some, every = bytes([0, 1, 1, 1, 1, 1]), bytes([0, 1, 0, 1, 0, 0])
-    for rounds in (size, 1000 * size):
-        x, out = np.tile(mine, rounds).view(bool), np.empty(6 * rounds, bool)
-        for op, expected in (("all_sum", some), ("all_max", some), ("all_min", every)):
-            getattr(engine, op)(x, out)
-            assert out.tobytes() == expected * rounds, (op, x.size)
-        share = out[: x.size // size]
-        engine.sum_scatter(x, share)
-        assert share.tobytes() == some * (rounds // size), x.size
-
-
-def pass_around(shift: int, cases: list[Case]) -> list[bytes]:
-    """Send to the rank ``shift`` further on; what came from the one as far before.
-
-    All send first where it is small. Where it is not, the lowest rank of each ring does.
-    """
-    rank, size = px.init().rank(), px.init().size()
-    dst, src = (rank + shift) % size, (rank - shift) % size
-    received = []
-    for case in cases:
-        x = case.input(rank, size)
-        sends_first = x.nbytes <= 1 << 14 or rank < math.gcd(shift, size)
-        if sends_first:
-            px.send(x, dst)
-        received.append(px.recv_like(x, src).tobytes())
-        if not sends_first:
-            px.send(x, dst)
-    return received
-
-
-def submit_all(cases: list[Case]) -> list[bytes]:
-    """Submit all, make a call of our own behind them, and wait for the last one first."""
-    rank, size = px.init().rank(), px.init().size()
-    works = []
-    for case in cases:
-        options = {"root": case.root} if case.op == "broadcast" else {}
-        works.append(getattr(px, case.op)(case.input(rank, size), async_op=True, **options))
-    assert px.all_sum(1) == size
-    assert all(work.done() for work in works)  # ours came after them
-    results = [work.wait(timeout=60.0).tobytes() for work in reversed(works)][::-1]
-    return [
-        digest(result) if rank and case.op in SAME_ON_ALL else result
-        for case, result in zip(cases, results, strict=True)
-    ]
-
-
-def dimensions() -> None:
-    """Send a message with more dimensions than a header shows."""
-    rank, size = px.init().rank(), px.init().size()
-    x = np.arange(6.0).reshape((1,) * 8 + (2, 3))
-    px.send(x + rank, (rank + 1) % size)
-    src = (rank - 1) % size
-    assert (px.recv_like(x, src) == x + src).all()
-
-
-def perform_in_part(cases: list[Case]) -> tuple[int, int, list[bytes]]:
-    """Make calls in a part of every other rank, turned around; its color, our rank, the results."""
+def check_in_part(cases: list[Case]) -> None:
+    """Make calls in a part of every other rank, turned around."""
     group = px.init()
     color = group.rank() % 2
     with group.split(color, key=group.size() - group.rank()) as part:
         mine = [rank for rank in reversed(range(group.size())) if rank % 2 == color]
         assert part._engine.members == tuple(mine)
         assert len(part.describe()["hosts"]) == part.size() == len(mine)
-        results = []
-        for case in cases:
-            result = perform(case, part).tobytes()
-            results.append(digest(result) if part.rank() and case.op in SAME_ON_ALL else result)
-        return color, part.rank(), results
+        contract.check_here(cases, part)
 
 
 def news_left_by_splits() -> int:
@@ -162,27 +97,6 @@ def dropped() -> None:
         del part, cycle
     gc.set_threshold(*thresholds)
     group.barrier()
-
-
-def forked() -> None:
-    """A child of fork that ends leaves the rank's world as it was."""
-    group = px.init()
-    if (pid := os.fork()) == 0:
-        said = ""
-        try:
-            group.barrier()
-        except px.DistributedError as error:
-            said = str(error)
-        sys.exit(0 if "fork" in said else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    group.barrier(timeout=20)
-
-
-def barrier_submitted() -> None:
-    """A barrier can be submitted, as torch's adapter does."""
-    works = [px.init()._engine.submit("barrier", None, None) for _ in range(2)]
-    for work in works:
-        work.wait(timeout=20)
 
 
 def forked_waiting() -> None:

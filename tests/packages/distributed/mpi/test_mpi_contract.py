@@ -6,11 +6,9 @@ MPI does not promise; the libraries that we are tested with do so.
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 from distributed.arrays.test_frameworks import exchange_kinds
-from distributed.cells import cells, split_cells, work_cells
+from distributed.cells import cells, engine_cells, pair_cells, split_cells
 from distributed.cells.large_cells import large
 from distributed.group.test_split import (  # noqa: F401
     test_wrong_arguments_are_refused_before_anything_is_said,
@@ -36,15 +34,14 @@ from distributed.operations.test_objects import (  # noqa: F401
 from distributed.operations.test_work import (  # noqa: F401
     test_a_wait_that_is_too_short_ends_only_itself,
     test_an_interrupt_of_a_wait_frees_everybody,
+    test_an_operations_own_time_counts_from_its_submission,
     test_closing_ends_what_is_queued_and_frees_the_others,
     test_nobody_holds_the_arrays_of_what_was_waited_for,
+    test_results_are_right_and_calls_keep_their_place,
     test_the_rest_of_the_queue_and_what_comes_later_fail_alike,
 )
 from support.programs.memory import least_growth
-from support.promise import within
 from support.runs.tiers import deep, deep_but
-
-import phalanx as px
 
 pytestmark = pytest.mark.slow
 
@@ -111,30 +108,12 @@ def test_arrays_that_are_cut_up(world):
 
 
 def test_any_byte_but_0_is_true(world):
-    world.run(mpi_cells.truths)
+    world.run(engine_cells.truths)
 
 
-@pytest.mark.parametrize("size", deep_but([SIZE], [2, SIZE, 4]))
-def test_messages_of_every_pair(worlds, size):
-    world = worlds(size)
-    counts = (0, 1, 1000, 9001)
-    messages = [Case("send", (n,), dtype) for dtype in contract.DTYPES for n in counts]
-    for shift in range(1, size):
-        for rank, received in enumerate(world.run(mpi_cells.pass_around, shift, messages)):
-            for message, got in zip(messages, received, strict=True):
-                assert got == message.input((rank - shift) % size, size).tobytes(), message
-
-
-def test_messages_of_more_dimensions_than_a_header_shows(world):
-    world.run(mpi_cells.dimensions)
-
-
-def test_what_was_submitted_is_right_in_whatever_order_it_is_waited_for(world):
-    ops = [op for op in contract.OPS if op != "send"]
-    calls = [Case(op, (6,), "float64", seed=turn, root=turn) for turn in range(3) for op in ops]
-    by_rank = world.run(mpi_cells.submit_all, calls)
-    for number, case in enumerate(calls):
-        contract.check(case, SIZE, [results[number] for results in by_rank])
+@pytest.mark.parametrize("nbytes", [8, 8000])
+def test_messages_of_every_pair(world, nbytes):
+    assert all(world.run(pair_cells.exchange, nbytes))
 
 
 def test_scalars_keep_their_kind(world):
@@ -185,13 +164,7 @@ def test_a_part_that_is_turned_around_is_right(world):
         for n in (1, 300)
     ]
     cases += [Case("send", (20_000,), "float64")]
-    parts = {}
-    for color, rank, results in world.run(mpi_cells.perform_in_part, cases):
-        parts.setdefault(color, {})[rank] = results
-    for by_rank in parts.values():
-        for number, case in enumerate(cases):
-            results = [by_rank[rank][number] for rank in range(len(by_rank))]
-            contract.check(case, len(results), results)
+    world.run(mpi_cells.check_in_part, cases)
 
 
 def test_splits_leave_no_descriptor_and_no_thread_behind(world):
@@ -213,11 +186,14 @@ def test_splits_that_are_garbage_are_closed(pair):
 # Forks, threads, and the end
 
 
-@pytest.mark.parametrize(
-    "cell", ["forked", "forked_waiting", "closed_as_submitted", "barrier_submitted"]
-)
-def test_forks_and_threads_do_no_harm(pair, cell):
-    pair.run(getattr(mpi_cells, cell))
+def test_a_forked_child_is_refused_and_does_no_harm(pair):
+    for said in pair.run(split_cells.fork_with_splits):
+        assert said.count("fork") == 2  # to wait for a work that is over needs no MPI
+    pair.run(mpi_cells.forked_waiting)
+
+
+def test_a_group_that_is_closed_as_something_is_submitted_takes_it_no_more(pair):
+    pair.run(mpi_cells.closed_as_submitted)
 
 
 def test_who_waits_for_a_message_of_a_rank_that_closed_is_freed(pair):
@@ -233,29 +209,3 @@ def test_arrays_of_more_than_2_gib(pair, much_memory, op):
     much_memory(5 * count)
     pair.start(large, op, count)
     assert pair.outcomes(timeout=250) == [0, 0]
-
-
-@pytest.mark.promise
-def test_an_interrupt_of_a_call_behind_others_frees_everybody(world):
-    """A call waits for what was submitted: `test_work` has the waits for a submitted operation."""
-    world.start(work_cells.submit_and_wait, 100, None, 2, True, ranks=[0, 2])
-    world.wait_in("all_sum", [0, 2], n_queued=2)
-    world.wait_asleep(0)
-    world.kill(0, signal.SIGINT)
-    with within():
-        interrupted, other = world.outcomes([0, 2])
-    assert isinstance(interrupted, KeyboardInterrupt)
-    assert isinstance(other, px.DistributedError)
-    world.start(cells.after_failure)
-    for said in world.outcomes():
-        assert all("rank 0 was interrupted in all_sum" in line for line in said), said
-
-
-@pytest.mark.promise
-@pytest.mark.parametrize("call", deep_but([True], [False, True]))
-def test_an_operations_own_time_counts_from_its_submission(world, call):
-    world.start(work_cells.submit_and_wait, 5, 0.2, 2, call, ranks=[0])
-    with within():
-        (error,) = world.outcomes([0])
-    assert isinstance(error, px.CollectiveTimeout), error
-    assert str(error).startswith("rank 0: all_sum timed out after 0.2 s behind operations")

@@ -14,7 +14,7 @@ def any_calls(draw, size: int) -> Case:
     lengths = st.lists(st.integers(0, 7), min_size=int(is_divided), max_size=3)
     layout = draw(st.sampled_from(contract.LAYOUTS))
     outs = ["none", "new"]
-    if layout == "C" and op in ("all_sum", "all_max", "all_min", "broadcast"):
+    if layout == "C" and op in contract.IN_PLACE:
         outs.append("x")
     return Case(
         op,

@@ -26,6 +26,7 @@ REDUCTIONS = ("all_sum", "all_max", "all_min", "sum_scatter")
 MOVES = ("all_gather", "broadcast", "all_to_all", "send")
 OPS = REDUCTIONS + MOVES
 DIVIDED = ("sum_scatter", "all_to_all")  # their first axis is divided among the ranks
+IN_PLACE = ("all_sum", "all_max", "all_min", "broadcast")  # x may be its own out
 SAME_ON_ALL = ("all_sum", "all_max", "all_min", "all_gather", "broadcast")
 WIDTHS = ("uint8", "bfloat16", "float32", "float64", "complex128")  # a dtype of each width
 # More than a segment or a chunk (256 KiB), than what goes into shared memory with the header, and
@@ -180,6 +181,18 @@ def perform_all(cases: list[Case]) -> list[bytes]:
     return results
 
 
+def check_here(cases: list[Case], group: px.Group | None = None) -> list[np.ndarray]:
+    """Make calls on this rank and judge what it gets itself; return that."""
+    group = group or px.init()
+    rank, size = group.rank(), group.size()
+    results = []
+    for case in cases:
+        results.append(perform(case, group))
+        inputs = [case.input(peer, size) for peer in range(size)]
+        check_one(case, inputs, rank, results[-1].tobytes())
+    return results
+
+
 def digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
@@ -203,16 +216,23 @@ def check(case: Case, size: int, by_rank: list[bytes], *, adds_in_rank_order: bo
         first, *others = by_rank
         assert set(others) <= {digest(first)}, f"ranks have different bits: {case}"
         by_rank = [first]
-    shape, dtype = shape_of_result(case, size), dtype_of(case.dtype)
     for rank, got in enumerate(by_rank):
-        result = np.frombuffer(got, dtype).reshape(shape)
-        if case.op in MOVES:
-            assert got == _moved(case, inputs, rank).tobytes(), f"rank {rank}: {case}"
-        elif adds_in_rank_order:
-            expected = _in_rank_order(case, _parts(case, inputs, rank))
-            assert _same_bits(result, expected).all(), f"rank {rank}: {case}"
-        else:
-            _check_reduction(case, result, _parts(case, inputs, rank), rank)
+        check_one(case, inputs, rank, got, adds_in_rank_order=adds_in_rank_order)
+
+
+def check_one(
+    case: Case, inputs: list[np.ndarray], rank: int, got: bytes, *, adds_in_rank_order: bool = False
+) -> None:
+    """Compare what one rank got with what numpy makes of the inputs of all."""
+    shape = shape_of_result(case, len(inputs))
+    result = np.frombuffer(got, dtype_of(case.dtype)).reshape(shape)
+    if case.op in MOVES:
+        assert got == _moved(case, inputs, rank).tobytes(), f"rank {rank}: {case}"
+    elif adds_in_rank_order:
+        expected = _in_rank_order(case, _parts(case, inputs, rank))
+        assert _same_bits(result, expected).all(), f"rank {rank}: {case}"
+    else:
+        _check_reduction(case, result, _parts(case, inputs, rank), rank)
 
 
 def _in_rank_order(case: Case, parts: list[np.ndarray]) -> np.ndarray:
@@ -331,22 +351,23 @@ def grid(
             count = large_nbytes // dtype_of(dtype).itemsize
             count = (count // size if op in DIVIDED else count) | 1  # odd: slices of it differ
             cases.append(Case(op, (count,), dtype, seed=size, root=size - 1))
+        if op in IN_PLACE:
+            cases += [Case(op, (n,), dtypes[-1], use_out="x") for n in (5, 1009, 70_001)]
     return cases
 
 
 def several_dimensions(size: int) -> list[Case]:
-    """Shapes of no, some and empty dimensions; NaN; every layout; out; and results later."""
+    """Shapes of no, some and empty dimensions; NaN; every layout; another out; and results later."""
     cases = []
     for op in OPS:
-        shapes = [(2, 3), (0, 3), (1, 0), (2, 1, 4)] + ([] if op in DIVIDED else [()])
+        shapes = [(2, 3), (0, 3), (1, 0), (2, 1, 4), (1,) * 8 + (2, 3)]  # a header shows 8 lengths
+        shapes += [] if op in DIVIDED else [()]
         cases += [Case(op, shape, "float64", root=size - 1) for shape in shapes]
         cases += [Case(op, (n, 3), "int16", layout=way) for way in LAYOUTS for n in (2, 1009)]
         cases += [Case(op, (37,), dtype, with_nan=True) for dtype in (*FLOATS, *COMPLEX)]
         if op != "send":
             cases += [Case(op, (5,), dtype, use_out="new") for dtype in ("bfloat16", "int32")]
             cases += [Case(op, (5,), "float32", async_op=True)] * 3
-        if op in ("all_sum", "all_max", "all_min", "broadcast"):
-            cases += [Case(op, (n,), "float32", use_out="x") for n in (5, 1009, 70_001)]
     return cases
 
 

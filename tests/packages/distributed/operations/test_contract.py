@@ -49,8 +49,8 @@ def test_a_ring_of_any_size_with_any_count(ring_only, size):
     contract.check_all(world, contract.grid(size, tuple(RING), A_FEW))
 
 
-def test_every_shape_layout_and_way_to_call(world):
-    contract.check_all(world, contract.several_dimensions(world.size))
+def test_every_shape_layout_and_way_to_call(few_worlds):
+    contract.check_all(few_worlds, contract.several_dimensions(few_worlds.size))
 
 
 @pytest.mark.slow

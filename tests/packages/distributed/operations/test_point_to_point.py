@@ -11,7 +11,6 @@ from distributed.cells.site_cells import line_of
 from distributed.farm.formations import worlds
 from support.promise import PATIENCE_S, within
 from support.runs.tiers import deep
-from support.waiting import wait_until
 
 import phalanx as px
 from phalanx.distributed.control import AbortKind
@@ -53,7 +52,7 @@ def test_memory_that_does_not_fit_is_refused_and_the_group_stays_good(world):
     ]
     for said in world.run(pair_cells.wrong_outs):
         for text, what in zip(said, wrong, strict=True):
-            assert text.startswith("recv_like: out ")
+            assert "Error: recv_like: out " in text
             assert what in text
     assert all(world.run(pair_cells.exchange, 64))
 
@@ -113,18 +112,6 @@ def test_a_rank_that_dies_in_mid_message_is_named_and_the_output_is_invalidated(
     assert is_failure
     assert is_invalid
     assert "rank 0" in text
-
-
-def test_over_tcp_a_closed_connection_alone_names_the_dead(rank_pool, tmp_path):
-    world = rank_pool(2, transport="tcp", with_memory=False)
-    world.start(cells.announced, str(tmp_path), pair_cells.recv, 1, 8, ranks=[0])
-    wait_until((tmp_path / "0").exists, "rank 0 is about to receive")
-    world.wait_asleep(0)  # no page says that it waits
-    world.kill(1, signal.SIGKILL)
-    (error,) = world.outcomes([0])
-    world.is_good = False
-    assert isinstance(error, px.RankFailure), error
-    assert error.rank == 1
 
 
 def test_an_interrupt_frees_a_rank_that_waits_for_a_message(fresh_world):

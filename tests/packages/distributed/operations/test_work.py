@@ -8,6 +8,7 @@ import pytest
 from distributed.cells import cells, work_cells
 from distributed.farm.formations import THREE, worlds
 from support.promise import within
+from support.runs.tiers import deep
 from support.waiting import wait_until
 
 import phalanx as px
@@ -45,11 +46,14 @@ def test_a_wait_that_is_too_short_ends_only_itself(world, tmp_path):
     assert said[3] is True
 
 
-@pytest.mark.parametrize("behind", [0, 2])
-@pytest.mark.parametrize("call", [False, True])
+# How many operations a wait for a submitted one, or a call, is behind.
+_MORE = [pytest.param(0, True, marks=deep), pytest.param(2, False, marks=deep)]
+BEHIND = pytest.mark.parametrize(("behind", "call"), [(0, False), (2, True), *_MORE])
+
+
+@BEHIND
 @pytest.mark.promise
-def test_an_operations_own_time_counts_from_its_submission(rank_pool, behind, call):
-    world = rank_pool(3)
+def test_an_operations_own_time_counts_from_its_submission(world, behind, call):
     world.start(work_cells.submit_and_wait, 5, 0.2, behind, call, ranks=[0])
     with within():
         (error,) = world.outcomes([0])
@@ -58,12 +62,12 @@ def test_an_operations_own_time_counts_from_its_submission(rank_pool, behind, ca
     assert "0.2 s" in str(error)
 
 
-@pytest.mark.parametrize("behind", [0, 2])
+@BEHIND
 @pytest.mark.slow
 @pytest.mark.promise
-def test_an_interrupt_of_a_wait_frees_everybody(world, behind):
-    world.start(work_cells.submit_and_wait, 100, None, behind, ranks=[0, 2])
-    world.wait_in("all_sum", [0, 2], n_queued=behind + 1)
+def test_an_interrupt_of_a_wait_frees_everybody(world, behind, call):
+    world.start(work_cells.submit_and_wait, 100, None, behind, call, ranks=[0, 2])
+    world.wait_in("all_sum", [0, 2], n_queued=behind + (not call))
     world.wait_asleep(0)  # all is submitted, so it is in the wait
     world.kill(0, signal.SIGINT)
     with within():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from distributed.cells.texts import text_of
+
 import phalanx as px
 
 
@@ -388,8 +390,4 @@ def error_of(case: str) -> str:
         "forward": forward,
         "compiled": compiled,
     }
-    try:
-        calls[case]()
-    except (ValueError, TypeError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
+    return text_of(calls[case])
