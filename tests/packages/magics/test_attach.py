@@ -169,14 +169,17 @@ def test_a_second_kernel_is_refused_and_may_take(pair):
     assert kept(kernel) == ALL_KEPT
 
 
-def test_a_cell_goes_on_under_who_takes_it(pair, tmp_path):
+def test_a_cell_goes_on_under_who_takes_it_and_its_error_is_shown_whole(pair, tmp_path):
     kernel, other = pair
-    old = begin_steps(kernel, tmp_path / "flag", THROUGH)
+    old = begin_steps(kernel, tmp_path / "flag", f"{THROUGH}\nif rank: 1 / 0")
     new = other.submit("%distributed attach ours --take")
     new.until(lambda result: "it is joined here" in result.stderr)
     assert f"was taken over by process {other.pid}" in old.result().error
     (tmp_path / "flag").touch()
-    assert sorted(new.result().stdout.splitlines()[-2:]) == BOTH_THROUGH
+    result = new.result()
+    assert sorted(result.stdout.splitlines()[-2:]) == BOTH_THROUGH
+    assert "rank 1: ZeroDivisionError: division by zero" in result.error
+    assert "if rank" in re.sub(r"\x1b\[[\d;]*m", "", result.text)
 
 
 def test_a_joined_cell_is_stopped(pair, tmp_path):
@@ -188,17 +191,6 @@ def test_a_joined_cell_is_stopped(pair, tmp_path):
     other.interrupt()
     assert "KeyboardInterrupt" in running.result().error
     assert kept(other) == ALL_KEPT
-
-
-def test_an_error_of_a_joined_cell_is_shown_whole(pair, tmp_path):
-    kernel, other = pair
-    begin_steps(kernel, tmp_path / "flag", "if rank: 1 / 0")
-    running = other.submit("%distributed attach ours --take")
-    running.until(lambda result: "it is joined here" in result.stderr)
-    (tmp_path / "flag").touch()
-    result = running.result()
-    assert "rank 1: ZeroDivisionError: division by zero" in result.error
-    assert "if rank" in re.sub(r"\x1b\[[\d;]*m", "", result.text)
 
 
 # -- who goes in order --------------------------------------------------------------------------

@@ -45,13 +45,6 @@ def test_what_is_missing_is_one_line(kernel):
     assert "Traceback" not in result.stderr + result.text
 
 
-def test_its_words_are_those_of_the_command_line(kernel):
-    assert "--auto-setup" in kernel.run("%distributed config --help").stdout
-    result = kernel.run("%distributed config --overr any")
-    assert "--overr" in result.stderr + result.text
-    assert "config" in kernel.run("%distributed --help").stdout
-
-
 # -- the picture before anything is started -----------------------------------------------------
 
 
@@ -72,21 +65,11 @@ def test_a_hostfile_is_drawn_before_anything_is_started(kernel, tmp_path):
     assert "  alpha (10.0.0.1)" in text.splitlines()
     assert "    arena: ranks 2-3 share memory" in text.splitlines()
     assert "  tcp: alpha - beta, 4 links" in text.splitlines()
-    # Nobody was started or asked.
-    assert "no ranks" in kernel.run("%distributed status").text  # those of other tests may be free
-
-
-def test_hosts_are_drawn_by_name(kernel):
     _, text = picture(kernel.run("%distributed topology --hosts a,b,me@c --still"))
     assert text.splitlines()[0] == "plan: 3 ranks on 3 hosts, planned, not started"
     assert "    rank 2   planned" in text.splitlines()
-
-
-def test_options_of_a_plan_are_completed_and_told(kernel):
-    assert kernel.complete("%distributed topology --host")["matches"] == ["--hosts", "--hostfile"]
-    said = kernel.run("%distributed topology --help").stdout
-    assert "--hostfile FILE" in said
-    assert "nothing is started" in said
+    # Nobody was started or asked.
+    assert "no ranks" in kernel.run("%distributed status").text  # those of other tests may be free
 
 
 # -- ranks that run -----------------------------------------------------------------------------
@@ -159,3 +142,4 @@ def test_lines_are_labelled_by_host(kernel, hosts):
     here = socket.gethostname()
     assert f"[{here} 0-1] at 0" in result.text
     assert "[b 2-3] at 1" in result.text
+    assert kernel.run("%%distributed --label none\nprint('x')").stdout == "x\n"

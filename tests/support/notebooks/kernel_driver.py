@@ -202,7 +202,7 @@ class KernelDriver:
         self._manager = KernelManager(kernel_name="python3")
         if command is not None:  # another kernel than that of this environment
             self._manager.kernel_spec.argv = command
-            self._manager.kernel_spec.interrupt_mode = interrupt_mode
+        self._manager.kernel_spec.interrupt_mode = interrupt_mode
         self._manager.start_kernel(
             cwd=None if cwd is None else os.fspath(cwd), env={**os.environ, **env}
         )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import nbformat
-from support.notebooks.browser import chromium_page
+from support.notebooks.browser import chromium_page, comes
 from support.notebooks.jupyter_servers import lab, open_notebook
 from support.places import ARTIFACTS
 from support.waiting import wait_until
@@ -22,6 +22,7 @@ from support.waiting import wait_until
 __all__ = ["Onlooker", "PageSizes", "notebook_in_lab", "write_notebook"]
 
 _N_LOOKS = 5
+_NEWS_S = 8
 _TWO_FRAMES = "() => new Promise(then => requestAnimationFrame(() => requestAnimationFrame(then)))"
 _HELD = ("JSHeapUsedSize", "Nodes", "JSEventListeners")  # in bytes, and two counts
 
@@ -123,6 +124,16 @@ class Onlooker:
             }""",
             code,
         )
+
+    def show_only_the_notebook(self, size: Any) -> None:
+        """Take away side bars and JupyterLab's question about news, in a window of this size."""
+        for command in ("toggle-left-area", "toggle-mode"):
+            self.page.evaluate(f"() => window.jupyterapp.commands.execute('application:{command}')")
+        # Later than `open_notebook`, which waits for what JupyterLab hides if it is narrow.
+        self.page.set_viewport_size(size)
+        no = self.page.get_by_role("button", name="No", exact=True)
+        if comes(no, _NEWS_S):
+            no.click()
 
 
 Kind = TypeVar("Kind", bound=Onlooker)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import nbformat
+import psutil
 from support.notebooks.kernel_driver import CellResult, KernelDriver
+from support.places import ROOT
 
 from phalanx.workspace import parse_ranks
 
-__all__ = ["run_tutorial_cell", "who_said"]
+__all__ = ["FOLDER", "Done", "of", "pictures", "read", "run_all", "run_tutorial_cell", "who_said"]
+
+FOLDER = ROOT / "notebooks"
+# What the cells of a tutorial did, by their source, and which processes were left behind.
+Done = tuple[dict[str, CellResult], list[list[str]]]
 
 # What a reader types, by words of the cell that asks.
 TYPED = {
@@ -46,3 +55,33 @@ def run_tutorial_cell(kernel: KernelDriver, cell: nbformat.NotebookNode) -> Cell
     expected = "error" if "raises-exception" in tags else "ok"
     assert result.status == expected, f"{cell.source}\n\n{result.text}"
     return result
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def run_all(name: str, folder: Path) -> Done:
+    """Run all cells of a tutorial in a folder."""
+    done = {}
+    # A runtime folder of its own: the ranks that it comes back to are the only ones there.
+    with KernelDriver(cwd=folder, XDG_RUNTIME_DIR=str(folder), TMPDIR=str(folder)) as kernel:
+        for cell in read(FOLDER / name).cells:
+            if cell.cell_type == "code":
+                done[cell.source] = run_tutorial_cell(kernel, cell)
+        left = []
+        for process in psutil.Process(kernel.pid).children(recursive=True):
+            with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # it has just ended
+                left.append(process.cmdline())
+    return done, left
+
+
+def of(done: Done, words: str) -> CellResult:
+    """Return what the one cell with these words did."""
+    (found,) = [result for source, result in done[0].items() if words in source]
+    return found
+
+
+def pictures(outputs: list[dict[str, Any]]) -> list[str]:
+    kind = "image/svg+xml"
+    return [output["data"][kind] for output in outputs if kind in output.get("data", {})]

@@ -15,13 +15,26 @@ from phalanx.workspace import View
 
 
 class Notices(View):
-    """A view that keeps the notices."""
+    """Keeps the notices; ``on_notice`` gets each of them as well."""
 
-    def __init__(self):
+    def __init__(self, on_notice=lambda text: None):
         self.texts = []
+        self._on_notice = on_notice
 
     def notice(self, text):
         self.texts.append(text)
+        self._on_notice(text)
+
+
+class Lines(Notices):
+    """Keeps the lines that are shown, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.shown = []
+
+    def lines(self, stream, lines):
+        self.shown += [line for _, line in lines]
 
 
 class BegunNotices(Notices):

@@ -6,7 +6,6 @@ named and replaced. Frames are screenshots; equal frames become one with their d
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
@@ -100,13 +99,7 @@ def record(path: Path) -> None:
         notebook_in_lab(Path(folder), Onlooker, CELLS) as onlooker,
     ):
         page = onlooker.page
-        page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
-        page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-mode')")
-        page.set_viewport_size(
-            SIZE
-        )  # JupyterLab hides what `open_notebook` waits for if it is narrow
-        with contextlib.suppress(Exception):  # JupyterLab's question about news, if it comes
-            page.get_by_role("button", name="No", exact=True).click(timeout=5000)
+        onlooker.show_only_the_notebook(SIZE)
         cells = page.locator(".jp-CodeCell")
         recorder = Recorder(onlooker)
         recorder.hold(1.0)

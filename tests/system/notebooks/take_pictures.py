@@ -13,13 +13,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from PIL import Image
-from playwright.sync_api import Locator, TimeoutError
+from playwright.sync_api import Locator
 
 NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -46,14 +46,11 @@ CELLS = (
     "%%distributed\npx.all_sum(1)",
 )
 TALK, TOPOLOGY, MONITOR, WORK, KILL, RESTART, SUM = range(2, 9)
-SIZE = {
-    "width": 900,
-    "height": 1700,
-}  # both widgets are in sight; what is out of sight is sent nothing
+# Both widgets are in sight; what is out of sight is sent nothing.
+SIZE = {"width": 900, "height": 1700}
 SCALE = 1.5  # sharp on dense screens, and still a small file
 GAP_PX = 8
 COLORS = 128
-NEWS_MS = 8000
 WORK_MS = 9000  # fills most of the monitor's ten seconds
 
 
@@ -117,12 +114,7 @@ def photographer(folder: Path) -> Iterator[Photographer]:
         tempfile.TemporaryDirectory() as place,
         notebook_in_lab(Path(place), Onlooker, CELLS, **options) as onlooker,
     ):
-        page = onlooker.page
-        page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
-        page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-mode')")
-        page.set_viewport_size(SIZE)
-        with suppress(TimeoutError):  # JupyterLab's question about news, if it comes
-            page.get_by_role("button", name="No", exact=True).click(timeout=NEWS_MS)
+        onlooker.show_only_the_notebook(SIZE)
         yield Photographer(onlooker, folder)
 
 

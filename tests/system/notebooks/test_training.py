@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from notebooks.test_notebooks import _FOLDER, Done, _of, _pictures, _read, _run_all
 from support.notebooks.kernel_driver import CellResult
-from support.notebooks.tutorials import who_said
+from support.notebooks.tutorials import FOLDER, Done, of, pictures, read, run_all, who_said
 from support.runs.tiers import deep_but
 
 _DATA, _TENSOR, _TUNE = "06_data_parallel", "07_tensor_parallel", "08_fine_tune"
@@ -30,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def _saved(name: str) -> Done:
-    cells = [cell for cell in _read(_FOLDER / f"{name}.ipynb").cells if cell.cell_type == "code"]
+    cells = [cell for cell in read(FOLDER / f"{name}.ipynb").cells if cell.cell_type == "code"]
     return {cell.source: CellResult(outputs=cell.outputs) for cell in cells}, []
 
 
@@ -39,7 +38,7 @@ def _shown(name: str, how: str, tmp_path_factory: pytest.TempPathFactory) -> Don
         return _saved(name)
     for module in _NEEDS[name]:
         pytest.importorskip(module)
-    done = _run_all(f"{name}.ipynb", tmp_path_factory.mktemp("training"))
+    done = run_all(f"{name}.ipynb", tmp_path_factory.mktemp("training"))
     assert done[0].keys() == _saved(name)[0].keys()
     assert done[1] == []  # no process is left
     return done
@@ -66,19 +65,15 @@ def fine_tune(request, tmp_path_factory) -> Done:
 
 @pytest.mark.parametrize("name", _NEEDS)
 def test_the_saved_one_shows_a_whole_run(name):
-    notebook = _read(_FOLDER / f"{name}.ipynb")
+    notebook = read(FOLDER / f"{name}.ipynb")
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     kinds = {kind for cell in cells for output in cell.outputs for kind in output.get("data", ())}
     assert kinds == _KINDS[name]
-    assert f"{_RANKS[name]} ranks on 1 host" in _of(_saved(name), "%distributed start").stdout
-    assert f"stopped the {_RANKS[name]} ranks" in _of(_saved(name), "%distributed stop").stdout
-
-
-@pytest.mark.parametrize("name", _NEEDS)
-def test_it_reads_well(name):
-    """It says first what the reader can do after it, and no line is long."""
-    texts = [c.source for c in _read(_FOLDER / f"{name}.ipynb").cells if c.cell_type == "markdown"]
+    assert f"{_RANKS[name]} ranks on 1 host" in of(_saved(name), "%distributed start").stdout
+    assert f"stopped the {_RANKS[name]} ranks" in of(_saved(name), "%distributed stop").stdout
+    # It says first what the reader can do after it, and no line is long.
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     assert texts[0].split("\n\n")[1].startswith("After this notebook you can ")
     assert [line for text in texts for line in text.splitlines() if len(line) > 150] == []
 
@@ -87,24 +82,24 @@ def test_it_reads_well(name):
 
 
 def test_the_sum_is_the_gradient_for_all_days(data_parallel):
-    said = _of(data_parallel, "own gradient").stdout
+    said = of(data_parallel, "own gradient").stdout
     assert who_said(said, "off by less than 1e-6: True") == [0, 1, 2, 3]
     assert all(float(off) > 1e-3 for off in re.findall(r"own gradient: off by (\S+);", said))
 
 
 def test_four_ranks_learn_what_one_learns(data_parallel):
-    cell = _of(data_parallel, "plt.show()")
+    cell = of(data_parallel, "plt.show()")
     assert "image/png" in cell.mimes()
     (difference,) = re.findall(r"largest difference of the losses: (\S+)", cell.stdout)
     assert float(difference) < 1e-5
-    equal = _of(data_parallel, "the same weights on all ranks: {is_equal(weights").stdout
+    equal = of(data_parallel, "the same weights on all ranks: {is_equal(weights").stdout
     assert who_said(equal, "the same weights on all ranks: True") == [0, 1, 2, 3]
 
 
 def test_three_frameworks_have_the_same_losses(data_parallel):
     losses = {}
     for name in ("numpy", "MLX", "torch"):
-        said = _of(data_parallel, f'say("{name}", losses)').stdout
+        said = of(data_parallel, f'say("{name}", losses)').stdout
         assert who_said(said, "step 100") == [0]
         losses[name] = [float(loss) for loss in re.findall(r"step \d+: (\S+)", said)]
     assert losses["numpy"] == sorted(losses["numpy"], reverse=True)
@@ -114,10 +109,10 @@ def test_three_frameworks_have_the_same_losses(data_parallel):
 
 
 def test_three_ways_to_average_and_their_cost(data_parallel):
-    said = _of(data_parallel, "gives the gradients of one_by_one").stdout
+    said = of(data_parallel, "gives the gradients of one_by_one").stdout
     assert all(who_said(said, f"{way} gives the gradients") == [0] for way in _WAYS[1:])
     assert "False" not in said
-    table = _of(data_parallel, "ms for averaging").stdout
+    table = of(data_parallel, "ms for averaging").stdout
     rows = {
         row[0]: row[1:] for row in re.findall(r"(\w+) +(\d+) +(\S+) +(-?\S+)$", table, re.MULTILINE)
     }
@@ -130,25 +125,25 @@ def test_three_ways_to_average_and_their_cost(data_parallel):
 
 def test_the_saved_cost_is_least_for_few_sums():
     """Times are not compared in a run: the machine may be busy."""
-    table = _of(_saved(_DATA), "ms for averaging").stdout
+    table = of(_saved(_DATA), "ms for averaging").stdout
     ms = dict(re.findall(r"(\w+) +\d+ +(\S+) +-?\S+$", table, re.MULTILINE))
     assert float(ms["no_average"]) < float(ms["in_buckets"]) < float(ms["one_by_one"])
 
 
 def test_the_monitor_shows_the_sums(data_parallel):
-    cell = _of(data_parallel, "%distributed monitor")
-    (picture,) = _pictures(cell.outputs)
+    cell = of(data_parallel, "%distributed monitor")
+    (picture,) = pictures(cell.outputs)
     assert picture.startswith("<svg")
     assert "all_sum" in picture
     assert all(f"rank {rank} " in cell.text for rank in range(4))
 
 
 def test_ranks_go_on_together_after_a_stop(data_parallel):
-    stopped = _of(data_parallel, "while True").error
+    stopped = of(data_parallel, "while True").error
     assert stopped.startswith("TimeoutError: the cell ran longer than 1 s; its ranks were stopped")
-    slow = _of(data_parallel, "time.sleep(60)")
+    slow = of(data_parallel, "time.sleep(60)")
     assert "variables may differ; px.broadcast them before you go on" in slow.stderr
-    repaired = _of(data_parallel, "had made").stdout
+    repaired = of(data_parallel, "had made").stdout
     made = {int(rank): int(n) for rank, n in re.findall(r"rank (\d) had made (\d+)", repaired)}
     assert sorted(made) == [0, 1, 2, 3]
     now = f"now {made[0]} steps on all ranks, the same weights: True"
@@ -159,7 +154,7 @@ def test_ranks_go_on_together_after_a_stop(data_parallel):
 
 
 def test_the_divided_model_has_the_same_logits(tensor_parallel):
-    said = _of(tensor_parallel, "largest logit").stdout
+    said = of(tensor_parallel, "largest logit").stdout
     ((largest, difference),) = set(re.findall(r"largest logit (\S+), largest diff\w+ (\S+)'", said))
     assert float(largest) > 1
     assert float(difference) < 1e-4
@@ -167,20 +162,20 @@ def test_the_divided_model_has_the_same_logits(tensor_parallel):
 
 
 def test_it_is_divided_by_heads(tensor_parallel):
-    shapes = _of(tensor_parallel, 'px.print0(f"qkv').stdout
+    shapes = of(tensor_parallel, 'px.print0(f"qkv').stdout
     assert "qkv (384, 128) -> (96, 128)" in shapes
     assert "out (128, 128) -> (128, 32)" in shapes
-    uneven = _of(tensor_parallel, "heads, {hidden}").stdout
+    uneven = of(tensor_parallel, "heads, {hidden}").stdout
     assert who_said(uneven, "3 heads, ") == [0, 1]
     assert who_said(uneven, "2 heads, ") == [2]
     assert all(float(off) < 1e-4 for off in re.findall(r"largest difference (\S+)", uneven))
 
 
 def test_the_divided_model_learns_what_the_whole_one_learns(tensor_parallel):
-    said = _of(tensor_parallel, "losses = train(divided)").stdout
+    said = of(tensor_parallel, "losses = train(divided)").stdout
     assert who_said(said, "the same embedding on all ranks: True") == [0, 1, 2, 3]
     divided, whole = (
-        [float(loss) for loss in re.findall(r"\d\.\d{4}", _of(tensor_parallel, words).stdout)]
+        [float(loss) for loss in re.findall(r"\d\.\d{4}", of(tensor_parallel, words).stdout)]
         for words in ("losses = train(divided)", "losses = train(whole)")
     )
     assert len(divided) == 4
@@ -189,7 +184,7 @@ def test_the_divided_model_learns_what_the_whole_one_learns(tensor_parallel):
 
 
 def test_each_rank_keeps_a_part_of_the_bytes(tensor_parallel):
-    cell = _of(tensor_parallel, "plt.show()")
+    cell = of(tensor_parallel, "plt.show()")
     assert "image/png" in cell.mimes()
     sizes = {
         name: [float(mb) for mb in its.split(", ")]
@@ -214,20 +209,20 @@ def _losses(text: str, is_validation: bool) -> list[float]:
 
 
 def test_the_loss_falls_on_two_ranks(fine_tune):
-    cell = _of(fine_tune, "lora.train_model(")
+    cell = of(fine_tune, "lora.train_model(")
     training, validation = _losses(cell.stdout, False), _losses(cell.stdout, True)
     assert len(training) == 6
     assert len(validation) == 4
     assert training[-1] < training[0]
     assert validation[-1] < validation[0] - 0.3
-    assert "image/png" in _of(fine_tune, "plt.show()").mimes()
-    adapter = _of(fine_tune, "weights in the adapter").stdout
+    assert "image/png" in of(fine_tune, "plt.show()").mimes()
+    adapter = of(fine_tune, "weights in the adapter").stdout
     assert "equal on all ranks: True" in adapter
     assert "'adapters.safetensors'" in adapter
 
 
 def test_the_merged_model_is_the_one_with_the_adapter(fine_tune):
-    said = _of(fine_tune, "validation loss").stdout
+    said = of(fine_tune, "validation loss").stdout
     losses = dict(re.findall(r"(\w[\w ]*\w) +validation loss (\S+)", said))
     merged, adapted, base = (float(losses[name]) for name in ("merged", "with adapter", "base"))
     assert merged == pytest.approx(adapted, abs=2e-3)
@@ -237,6 +232,6 @@ def test_the_merged_model_is_the_one_with_the_adapter(fine_tune):
 
 
 def test_the_command_trains_too(fine_tune):
-    validation = _losses(_of(fine_tune, "phalanx launch").stdout, True)
+    validation = _losses(of(fine_tune, "phalanx launch").stdout, True)
     assert len(validation) == 2
     assert validation[1] < validation[0]

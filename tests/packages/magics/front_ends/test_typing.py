@@ -257,10 +257,7 @@ def test_help_of_each_parser(capsys, name, option):
     assert text.startswith(f"usage: {name} [-h]")
 
 
-@pytest.mark.parametrize(
-    "magic",
-    ["%distributed", "%%distributed", "%autodistributed", "%%local", "%distributed restart"],
-)
+@pytest.mark.parametrize("magic", ["%distributed restart", "%%distributed"])
 def test_help(kernel, magic):
     result = kernel.run(f"{magic} --help")
     assert result.status == "ok", result.text

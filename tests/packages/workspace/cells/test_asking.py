@@ -46,8 +46,8 @@ class FakeRanks:
 class Room:
     """An `PromptController` of four ranks, a person who types, a clock."""
 
-    def __init__(self, view=None):
-        self.view = view or FakeView()
+    def __init__(self):
+        self.view = FakeView()
         self.ranks = FakeRanks()
         self.now_s = 0.0
         self.asking = PromptController("cell", range(4), self.view, self.ranks.send, lambda: None)
@@ -114,20 +114,6 @@ def test_one_line_for_two_different_questions_is_announced(room):
     ]
 
 
-def test_a_wrong_address_is_said_and_asked_again(room):
-    room.need(0)
-    room.step()
-    room.step()
-    room.type("@9 p x")
-    room.step()
-    assert room.view.shown == [
-        "(0,) ipdb> ",
-        "@9: there is no rank 9: the ranks are 0 to 3",
-        "(0,) ipdb> ",
-    ]
-    assert room.ranks.sent == []
-
-
 def test_a_prompt_goes_with_the_last_rank_it_was_for(room):
     room.need(0)
     room.need(1, "name? ", is_command=False)
@@ -152,17 +138,6 @@ def test_after_a_stop_nobody_is_asked(room):
     room.step()
     assert len(room.view.prompts) == 1
     assert room.ranks.sent == ["the cell was stopped: nobody is asked any more"]
-
-
-def test_a_front_end_without_input_refuses_all():
-    room = Room(View())
-    room.need(0)
-    room.need(1, "name? ", is_command=False)
-    room.step()
-    room.step()
-    (message,) = room.ranks.sent
-    assert "nobody can answer 'ipdb> ' here" in message
-    assert not room.asking.waiting
 
 
 def test_a_need_that_is_over_takes_its_question_back(room):

@@ -10,27 +10,15 @@ import pytest
 from support.hosts.cutting import cut
 from support.hosts.hosts_of_one_machine import start
 from support.inside import engine_of, replace_step, root_pid, send_again
+from support.programs.restarting import Lines
 from support.promise import BOUND_S, within
 from support.ranks.cells import BackgroundCell
 from support.waiting import wait_until
 
 from phalanx.errors import CellError
-from phalanx.workspace import View
 
 COUNT = "n_runs = globals().get('n_runs', 0) + 1; n_runs"
 MEND_S = 6.0  # 2 s until a request is missed, 2 s more for its second copy, 1 s for lost output
-
-
-class Notices(View):
-    def __init__(self):
-        self.said = []
-        self.shown = []
-
-    def notice(self, text):
-        self.said.append(text)
-
-    def lines(self, stream, lines):
-        self.shown += [line for _, line in lines]
 
 
 # A cell that is not mended in time is one that hangs: most tests here call `runs`, which asks that.
@@ -166,15 +154,15 @@ def test_a_copy_of_a_stopped_cell_ends_as_one_though_no_stop_came(ws, losing, mo
 
 
 def test_lost_output_is_told_of_in_one_line(ws, losing):
-    view = Notices()
+    view = Lines()
     losing("in", of_rank(3, "stream"))
     ws.run("if rank == 3: print('gone', flush=True); print('here', flush=True)", view=view)
-    assert view.said == [
+    assert view.texts == [
         "some output of rank 3 was lost on its way; %distributed output 3 shows it all"
     ]
     assert "gone" in ws.output(3)
     ws.run("print('all', flush=True); print('is here')", view=view)
-    assert len(view.said) == 1
+    assert len(view.texts) == 1
 
 
 def test_a_function_is_called_once_though_its_request_was_lost(ws, losing, count_call):
@@ -209,11 +197,11 @@ def test_a_value_whose_reply_was_lost_ends_in_an_error_that_says_so(ws, losing):
     assert ws.pull("there") == [0, 10, 20, 30]
 
 
-class Typing(Notices):
+class Typing(Lines):
     """Keeps what is shown above each question, and answers it."""
 
     def ask(self, question):
-        self.said.append((question.prompt, list(self.shown)))
+        self.texts.append((question.prompt, list(self.shown)))
         return Answered()
 
 
@@ -233,7 +221,7 @@ def test_a_question_stands_below_the_output_before_it_or_does_without(ws, losing
     view = Typing()
     code = "if rank == 2:\n    print('above', flush=True)\n    input('? ')"
     runs(ws, code, view=view)
-    assert view.said[0] == ("? ", [] if is_lost else ["above"])
+    assert view.texts[0] == ("? ", [] if is_lost else ["above"])
 
 
 def controller_of(ws):
@@ -244,13 +232,6 @@ def controller_of(ws):
 def cut_rank(ws, rank):
     """Break all connections of a far rank with the notebook's side; it makes them anew."""
     return cut(controller_of(ws).pid, ws.topology().ranks[rank].pid)
-
-
-def test_a_cell_goes_to_a_rank_whose_connections_break_as_it_is_sent(ws):
-    ws.run("n_runs = 0")
-    assert cut_rank(ws, 3) > 2
-    assert runs(ws) == ["1"] * 4
-    assert runs(ws) == ["2"] * 4
 
 
 @pytest.mark.slow

@@ -8,22 +8,11 @@ import os
 import signal
 import weakref
 
-from phalanx.protocol import (
-    CellEnded,
-    StacksAre,
-    Step,
-    StopReport,
-)
+from phalanx.protocol import CellEnded, StacksAre, Step, StopReport
 from phalanx.workspace import Display, View
 from phalanx.workspace.cells import loop
 from phalanx.workspace.cells.cell import Cell
-from phalanx.workspace.output.events import (
-    Clear,
-    Ended,
-    RankNotice,
-    StopRequest,
-    Text,
-)
+from phalanx.workspace.output.events import Clear, Ended, RankNotice, StopRequest, Text
 from phalanx.workspace.output.printer import CellOutput
 
 
@@ -169,21 +158,6 @@ def test_a_second_ctrl_c_does_no_harm_where_all_are_held():
     assert not any("variables may differ" in str(shown) for shown in view.shown)
 
 
-def test_equal_values_and_lines_are_shown_once():
-    events = [Text(rank, "stdout", "same\n") for rank in range(3)]
-    events += [
-        Display(rank, {"text/plain": str(rank > 0)}, {}, is_result=True) for rank in range(3)
-    ]
-    cell = start(3, *events, *(Ended(rank, None) for rank in range(3)))
-    view = FakeView()
-    run_cell(cell, view, FakeRanks(cell))
-    assert view.shown == [
-        (0, 1, 2, "stdout", "same"),
-        (0, {"text/plain": "False"}),
-        (1, 2, {"text/plain": "True"}),
-    ]
-
-
 def test_lines_are_shown_while_others_come_without_a_pause():
     texts = [Text(0, "stdout", f"{i}\n") for i in range(100)]
     cell, times = start(2, *texts, Ended(0, None), Ended(1, None)), itertools.count()
@@ -195,27 +169,6 @@ def test_lines_are_shown_while_others_come_without_a_pause():
 
     run_cell(cell, View(), FakeRanks(cell), clock=lambda: next(times) * 0.02)
     assert waiting[0] > 50
-
-
-def test_too_many_lines_are_kept_but_not_shown():
-    text = "".join(f"{number}\n" for number in range(100))
-    cell = start(1, Text(0, "stdout", text), Ended(0, None))
-    view = FakeView()
-    run_cell(cell, view, FakeRanks(cell), max_lines=10)
-    assert view.shown[:10] == [(0, "stdout", str(number)) for number in range(10)]
-    assert view.shown[10:] == ["90 more lines; %distributed output RANK shows them"]
-
-
-def test_a_long_line_and_a_long_value_are_cut():
-    pieces = [Text(0, "stdout", "x" * 1_000_000) for _ in range(30)]
-    value = Display(0, {"text/plain": "v" * 300_000}, {}, is_result=True)
-    cell = start(1, *pieces, Text(0, "stdout", "\nnext\n"), value, Ended(0, None))
-    view = FakeView()
-    run_cell(cell, view, FakeRanks(cell))
-    line, following, result = view.shown
-    assert line == (0, "stdout", "x" * 100_000 + " … and 29,900,000 more characters")
-    assert following == (0, "stdout", "next")
-    assert result == (0, {"text/plain": "v" * 100_000 + " … and 200,000 more characters"})
 
 
 def test_many_characters_are_a_limit_as_well():

@@ -80,11 +80,6 @@ import os
 names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
 " ".join(os.environ[name] for name in names.split())
 """
-OWN_PLACE = """
-import os
-names = "PHALANX_RANK PHALANX_SIZE PHALANX_LOCAL_RANK PHALANX_LOCAL_SIZE"
-" ".join(os.environ[name] for name in names.split())
-"""
 GLOO = """
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -109,20 +104,16 @@ def test_torch_meets_where_each_epoch_says(ws):
     assert len(ports) == 2
 
 
-def test_ranks_have_their_place_under_our_names_as_in_a_script(ws):
-    assert texts(ws, OWN_PLACE) == [f"'{rank} 3 {rank} 3'" for rank in range(3)]
-
-
-JAX_PLACE = """
+OTHER_PLACES = """
 import os
-names = "JAX_PROCESS_ID JAX_NUM_PROCESSES JAX_COORDINATOR_ADDRESS"
+names = "PHALANX_RANK PHALANX_SIZE PHALANX_LOCAL_RANK PHALANX_LOCAL_SIZE JAX_PROCESS_ID JAX_NUM_PROCESSES"
 is_at_master = os.environ["JAX_COORDINATOR_ADDRESS"] == f"127.0.0.1:{os.environ['MASTER_PORT']}"
-" ".join(os.environ[name] for name in names.split()[:2]), is_at_master
+" ".join(os.environ[name] for name in names.split()), is_at_master
 """
 
 
-def test_ranks_have_their_place_as_jax_reads_it(ws):
-    assert texts(ws, JAX_PLACE) == [f"('{rank} 3', True)" for rank in range(3)]
+def test_ranks_have_their_place_as_in_a_script_and_as_jax_reads_it(ws):
+    assert texts(ws, OTHER_PLACES) == [f"('{r} 3 {r} 3 {r} 3', True)" for r in range(3)]
 
 
 def test_a_dead_rank_is_named(breakable):

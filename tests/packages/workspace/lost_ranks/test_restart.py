@@ -117,25 +117,17 @@ def test_a_live_rank_in_the_midst_of_a_cell_is_replaced_by_force(ws, notices, co
     assert_sound(ws)
 
 
-def test_a_rank_that_is_stopped_by_a_signal_is_replaced_by_force(ws):
-    frozen = psutil.Process(pids(ws)[1])
-    frozen.send_signal(signal.SIGSTOP)
-    assert ws.restart(1, force=True) == (1,)
-    assert wait_gone([frozen]) == []
-    assert_sound(ws)
-
-
-def test_a_rank_in_c_code_that_holds_the_gil_is_replaced_by_force_with_all_it_started(ws):
+def test_ranks_that_are_frozen_or_hold_the_gil_are_replaced_by_force_with_all_they_started(ws):
     (child,) = values(ws, "import subprocess; subprocess.Popen(['sleep', '600']).pid", ranks=[3])
-
-    process = psutil.Process(int(child))
+    frozen, process = psutil.Process(pids(ws)[1]), psutil.Process(int(child))
     holds_gil = "import ctypes; ctypes.PyDLL(None).sleep(600)"  # PyDLL does not let go of it
     with BackgroundCell(ws, holds_gil, ranks=[3]) as busy:
         wait_busy(ws, 3)
-        assert ws.restart(3, force=True) == (3,)
+        frozen.send_signal(signal.SIGSTOP)
+        assert ws.restart((1, 3), force=True) == (1, 3)
     assert isinstance(busy.error, RankFailure)
     assert "is being restarted" in str(busy.error)
-    assert wait_gone([process]) == []
+    assert wait_gone([frozen, process]) == []
     assert_sound(ws)
 
 

@@ -84,16 +84,6 @@ def test_what_is_queued_is_waited_for():
     assert stop.it.is_in_step
 
 
-def test_a_message_that_was_sent_is_received_first():
-    sent = step(3, source=0, target=1)
-    received = step(2, source=0, target=1)
-    before = step(3, source=0, target=1)
-    stop = Stop(held(5, sent), held(5, received, before=before))
-    assert stop.let_in == [((1,), (step(5), sent))]
-    stop.take(None, held(5, sent))
-    assert stop.it.is_in_step
-
-
 def test_a_rank_whose_operation_was_ended_by_the_stop_of_another_was_in_it():
     waits = StopReport("runs", (step(6),), is_open=True, has_called=True, place="in all_sum #6")
     stop = Stop(waits, runs(5), waits)
@@ -103,24 +93,6 @@ def test_a_rank_whose_operation_was_ended_by_the_stop_of_another_was_in_it():
     assert stop.line(r0="KeyboardInterrupt", r2="DistributedError").startswith(where)
     assert ", rank 2 with ValueError: " in stop.line(r2="ValueError")
     assert ", rank 2 at the end of the cell: " in stop.line(r2="")
-
-
-def test_who_has_to_do_something_else_first_is_let_into_that():
-    # Rank 0 waits in the all_sum #6 that rank 1 comes to after a message to rank 2.
-    first = step(1, source=1, target=2)
-    stop = Stop(runs(6, is_open=True), held(5, before=first), held(5, before=first))
-    assert stop.let_in == [((1, 2), (step(6), first))]
-    stop.take(None, held(6, first), held(6, first))
-    assert stop.interrupted == []
-    stop.take(held(6))
-    assert stop.it.is_in_step
-
-
-def test_the_first_message_of_a_lane_counts():
-    sent = step(1, source=0, target=1)
-    stop = Stop(held(5, sent), held(5), held(5))
-    assert stop.interrupted == []
-    assert stop.let_in == [((1,), (step(6), sent))]
 
 
 def test_an_operation_of_a_split_does_not_concern_other_ranks():

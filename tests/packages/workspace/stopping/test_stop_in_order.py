@@ -66,8 +66,10 @@ def begin(ws, folder, code, ranks=(0, 1)):
     return cell
 
 
-@pytest.mark.parametrize("start", [start_here, start_on_two_hosts])
-@pytest.mark.parametrize("wait", ["sleep(1000)", "await asyncio.sleep(1000)"])
+@pytest.mark.parametrize(
+    ("start", "wait"),
+    [(start_here, "await asyncio.sleep(1000)"), (start_on_two_hosts, "sleep(1000)")],
+)
 def test_a_stop_interrupts_the_cell_and_runs_what_is_registered_for_the_end(tmp_path, start, wait):
     with start(grace=LIMIT_S) as ws:
         notices, ranks = noted(ws), range(ws.size)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from support.inside import replace_step
-from support.programs.restarting import Notices, kill
+from support.programs.restarting import Lines, kill
 from support.promise import PATIENCE_S, within
 from support.ranks.cells import BackgroundCell, wait_busy, wait_idle
 from support.runs.tiers import deep, deep_but
@@ -67,18 +67,24 @@ def test_a_rank_that_ended_after_its_part_harms_no_one(ws, gate):
     assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
 
 
-def test_threads_that_outlive_their_cell_are_waited_for(ws, gate):
+@pytest.mark.parametrize(
+    ("start", "wait"),
+    [
+        ("thread = threading.Thread(target=work); thread.start()", "thread.join()"),
+        ("later = asyncio.get_running_loop().run_in_executor(None, work)", "await later"),
+    ],
+)
+def test_threads_that_outlive_their_cell_are_waited_for(ws, gate, start, wait):
     code = (
-        "import threading\n"
+        "import asyncio, threading\n"
         f"def work():\n    {gate.wait}\n    global got\n    got = px.all_sum(1)\n"
-        "if rank == 0:\n    thread = threading.Thread(target=work)\n    thread.start()\n"
-        "else:\n    got = px.all_sum(1)"
+        f"if rank == 0: {start}\nelse: got = px.all_sum(1)\nawait asyncio.sleep(0)"
     )
     with BackgroundCell(ws, code) as cell:
         wait_idle(ws, 0)
         gate.open()
     assert cell.error is None
-    assert [r.value for r in ws.run("if rank == 0: thread.join()\ngot")] == ["3"] * 3
+    assert [r.value for r in ws.run(f"if rank == 0: {wait}\ngot")] == ["3"] * 3
 
 
 def test_a_thread_of_asyncio_that_has_no_work_is_not_waited_for(ws):
@@ -86,21 +92,6 @@ def test_a_thread_of_asyncio_that_has_no_work_is_not_waited_for(ws):
     with pytest.raises(CellError) as caught:
         ws.run("if rank: px.all_sum(1)", timeout=PATIENCE_S)
     assert {ename for ename, _, _ in caught.value.failures.values()} == {"RankFailure"}
-
-
-def test_a_thread_of_asyncio_that_has_work_is_waited_for(ws, gate):
-    code = (
-        "import asyncio\n"
-        f"def work():\n    {gate.wait}\n    return px.all_sum(1)\n"
-        "if rank == 0: later = asyncio.get_running_loop().run_in_executor(None, work)\n"
-        "else: got = px.all_sum(1)\n"
-        "await asyncio.sleep(0)"
-    )
-    with BackgroundCell(ws, code) as cell:
-        wait_idle(ws, 0)
-        gate.open()
-    assert cell.error is None
-    assert [r.value for r in ws.run("if rank == 0: got = await later\ngot")] == ["3"] * 3
 
 
 FAIL_TO_ENTER = """
@@ -238,31 +229,23 @@ raise ValueError("its own")
 
 
 def test_a_stop_that_comes_when_a_cell_has_failed_is_too_late(ws):
-    class View(Notices):
-        def lines(self, stream, lines):
-            self.texts += [line for _, line in lines]
-
-    view = View()
+    view = Lines()
     with pytest.raises(ValueError, match="its own"):
         ws.run(LATE_STOP, view=view)
-    assert not view.texts, "".join(view.texts)
+    assert (view.texts, view.shown) == ([], [])
 
 
 # Who is stopped while it shows that another was, is a matter of luck.
 @pytest.mark.slow
 @pytest.mark.parametrize("n_times", [2, pytest.param(8, marks=deep)])
 def test_a_time_limit_in_an_operation_shows_nothing_but_its_error(ws, n_times):
-    class View(Notices):
-        def lines(self, stream, lines):
-            self.texts += [line for _, line in lines]
-
-    view = View()
+    view = Lines()
     code = "import time\nif rank: px.all_sum(1)\nelse: time.sleep(60)"
     for _ in range(n_times):
         with pytest.raises(TimeoutError):
             ws.run(code, timeout=0.3, view=view)
     texts = [text for text in view.texts if "variables may differ" not in text]
-    assert not texts, "".join(texts)
+    assert (texts, view.shown) == ([], [])
 
 
 FILL = """

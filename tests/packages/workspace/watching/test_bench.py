@@ -131,23 +131,18 @@ def test_it_is_stopped_in_the_middle_of_a_size(ws):
     still_runs(ws)
 
 
-def test_it_is_stopped_between_sizes_and_keeps_what_it_has(ws):
+@pytest.mark.parametrize("leaves", [False, True])
+def test_it_is_stopped_between_sizes_or_left_and_keeps_what_it_has(ws, leaves):
     sweep = ws.bench(begin=8, end=LARGEST, factor=2, iterations=N_MANY)
     for m in sweep:
         if m.nbytes == 32:
+            if leaves:
+                break
             sweep.stop()
     assert sweep.progress.state == "stopped"
     assert 3 <= len(sweep.points) < len(sweep.sizes)
     assert ws.sweeps[-1].state == "stopped"
     assert ws.sweeps[-1].points == sweep.points
-    still_runs(ws)
-
-
-def test_who_leaves_it_stops_it(ws):
-    sweep = ws.bench(begin=8, end=LARGEST, factor=2, iterations=N_MANY)
-    for _ in sweep:
-        break
-    assert sweep.progress.state == "stopped"
     still_runs(ws)
 
 
@@ -171,50 +166,27 @@ def test_one_that_was_over_stops_nothing_else(ws, gate):
     assert sweep.progress.state == "done"
 
 
-@pytest.fixture
-def busy(ws):
-    """A cell that runs on rank 1 until it is told not to."""
+def test_while_a_cell_runs_it_is_refused_or_waits_and_is_stopped_while_it_waits(ws):
     ws.run("import time")
     code = "\n# forever\nwhile True: time.sleep(0.01)"
     with BackgroundCell(ws, code, ranks=[1]) as running:
         wait_busy(ws, 1)
-        yield
-        ws.interrupt()
+        with pytest.raises(
+            DistributedError, match=r"^a cell runs already on rank 1.*: `# forever`; wait for it"
+        ):
+            list(ws.bench(end=8))
+        for is_stopped in (True, False):
+            sweep, found = ws.bench(end=8, iterations=1, wait=True), []
+            measuring = threading.Thread(target=lambda to=found, of=sweep: to.extend(of))
+            measuring.start()
+            wait_until(lambda of=sweep: of._thread is not None, "the sweep waits")
+            assert sweep.progress.text == "waiting for the ranks"
+            assert is_running(ws)
+            sweep.stop() if is_stopped else ws.interrupt()
+            measuring.join(PATIENCE_S)
+            assert [m.nbytes for m in found] == ([] if is_stopped else [8])
+            assert sweep.progress.state == ("stopped" if is_stopped else "done")
     assert isinstance(running.error, CellError)
-
-
-def test_while_a_cell_runs_it_is_refused_and_the_cell_named(ws, busy):
-    with pytest.raises(
-        DistributedError, match=r"^a cell runs already on rank 1.*: `# forever`; wait for it"
-    ):
-        list(ws.bench(end=8))
-
-
-def test_or_waits_for_its_end(ws, busy):
-    sweep = ws.bench(end=8, iterations=1, wait=True)
-    found = []
-    measuring = threading.Thread(target=lambda: found.extend(sweep))
-    measuring.start()
-    wait_until(lambda: sweep._thread is not None, "the sweep waits")
-    assert sweep.progress.text == "waiting for the ranks"
-    ws.interrupt()
-    measuring.join(PATIENCE_S)
-    assert [m.nbytes for m in found] == [8]
-
-
-def test_and_is_stopped_while_it_waits(ws, busy):
-    sweep = ws.bench(end=8, wait=True)
-
-    def stop():
-        wait_until(lambda: sweep._thread is not None, "the sweep waits")
-        sweep.stop()
-
-    stopping = threading.Thread(target=stop)
-    stopping.start()
-    assert list(sweep) == []
-    stopping.join()
-    assert sweep.progress.state == "stopped"
-    assert is_running(ws)
 
 
 def test_a_cell_that_comes_meanwhile_hears_of_the_sweep(ws):

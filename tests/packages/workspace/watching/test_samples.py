@@ -53,16 +53,9 @@ def test_a_rank_that_sleeps_is_named_while_it_does_and_afterwards(ws, gate):
     assert late.compared == 1
     assert (late.late[0].rank, late.late[0].count) == (1, 1)
     assert waited_ns < late.late[0].late_ns < late.now_ns - begin_ns
-    # The cell has its times on each rank, and the ranks that waited say so.
+    # The cell has its times on each rank. (Those of operations: connection/test_hosts.py.)
     ended = reader.until(lambda its: any(len(cell.ended_ns) == 3 for cell in its.cells))
     assert ended.cells[-1].begun_ns < min(ended.cells[-1].ended_ns.values())
-    spans = {
-        span.number: span
-        for its in reader.seen
-        for span in its.ranks[0].spans
-        if span.op == "all_sum" and span.done_ns
-    }
-    assert max(span.wait_ns for span in spans.values()) > waited_ns
 
 
 def test_bytes_are_counted_and_quick_operations_come_in_few_spans(ws):

@@ -11,6 +11,7 @@ import time
 import msgspec
 import pytest
 from support.inside import lifecycle
+from support.programs.restarting import Notices
 from support.promise import BOUND_S, PATIENCE_S, SLOW_OPERATION_S, check, within
 from support.ranks.cells import LIMIT_S, BackgroundCell, time_is_up_once, wait_busy, wait_idle
 from support.waiting import wait_until
@@ -19,18 +20,6 @@ from phalanx.errors import DistributedError
 from phalanx.supervisor import launch_root
 from phalanx.workspace import View, Workspace
 from phalanx.workspace.options import checked_options
-
-
-class Notices(View):
-    """Keeps the notices; ``on_notice`` gets each of them as well."""
-
-    def __init__(self, on_notice=lambda text: None):
-        self.said = []
-        self._on_notice = on_notice
-
-    def notice(self, text):
-        self.said.append(text)
-        self._on_notice(text)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +188,7 @@ px.all_sum(1)
 """
     assert [r.value for r in quick.run(code, view=view)] == ["3"] * 3
     # Where the machine holds a rank up, the first sum may take long, too.
-    (line,) = [line for line in view.said if "in load" in line]
+    (line,) = [line for line in view.texts if "in load" in line]
     found = re.fullmatch(
         rf"ranks 0,2 have waited {SLOW_OPERATION_S} s in all_sum #(\d+); "
         r"missing: rank 1, at cell line 3 in load <- cell line 6, last completed #(\d+)",
@@ -218,7 +207,7 @@ if rank == 1: px.send(np.ones(2), 0)
 if rank == 0: px.recv((2,), np.float64, 1)
 """
     quick.run(code, view=view)
-    (line,) = view.said
+    (line,) = view.texts
     waited = f"rank 0 has waited {SLOW_OPERATION_S} s in recv from rank 1"
     assert line.startswith(f"{waited}; missing: rank 1, at cell ")
 
@@ -241,7 +230,7 @@ if rank == 0:
     px.send(np.ones(2), 1)
 """
     quick.run(code, view=view)
-    (line,) = [line for line in view.said if "wait for each other" in line]
+    (line,) = [line for line in view.texts if "wait for each other" in line]
     found = re.fullmatch(
         r"ranks 0-1 wait for each other: rank 0 in recv #\d+ from rank 1 at cell line 11, "
         r"rank 1 in recv #\d+ from rank 0 at cell line 8; .*; "
@@ -255,7 +244,7 @@ if rank == 0:
 def test_a_cell_that_takes_long_without_waiting_says_nothing(quick):
     view = Notices()
     quick.run(f"import time; time.sleep({2.5 * SLOW_OPERATION_S})", view=view)
-    assert view.said == []
+    assert view.texts == []
 
 
 # -- time limits -------------------------------------------------------------------------------
@@ -318,7 +307,7 @@ def test_a_rank_that_does_not_react_is_named_and_good_again_later(ws, gate, is_l
     ):
         ws.run(STUCK.format(call), timeout=LIMIT_S, view=view)
     check(time.monotonic() - up_s[0], BOUND_S + 1.0)
-    (line,) = view.said
+    (line,) = view.texts
     words = f"rank 1 does not react to the stop: in C code called from {IN_SOLVE}; wait, "
     assert line.startswith(words)
     # The others kept what they had, and go on.
@@ -372,7 +361,7 @@ def test_a_rank_that_swallows_the_stop_is_told_so(ws, tmp_path):
     places = dict.fromkeys(range(3), "cell line 4")
     with time_is_up_at(ws, places), pytest.raises(TimeoutError):
         ws.run(SWALLOWS.format(str(told)), timeout=LIMIT_S, view=view)
-    (line,) = view.said
+    (line,) = view.texts
     assert line.startswith(
         "ranks 0-2 swallow the stop, a KeyboardInterrupt, and go on: at cell line 4; wait, "
     )
@@ -397,7 +386,7 @@ def test_a_rank_that_writes_its_traceback_is_in_no_c_code(ws, tmp_path):
     with time_is_up_at(ws, places), pytest.raises(TimeoutError):
         ws.run("1 / (rank > 0)", timeout=LIMIT_S, view=view)
     ws.run("del tracebacks.structured_traceback", ranks=[0])
-    (line,) = view.said
+    (line,) = view.texts
     assert line == (
         "rank 0 goes on after the stop: writing the traceback of an error; waiting 10 s at most"
     )
@@ -416,7 +405,7 @@ def test_a_clean_up_that_takes_its_time_is_waited_for(ws, tmp_path):
     )
     with time_is_up_at(ws, {0: "cell line 106"}), pytest.raises(TimeoutError):
         ws.run(code, timeout=LIMIT_S, view=view)
-    (line,) = view.said
+    (line,) = view.texts
     assert line.startswith("rank 0 goes on after the stop: at cell line ")
     assert " in save <- cell line " in line
     assert ws.pull("saved", ranks=0) is True
