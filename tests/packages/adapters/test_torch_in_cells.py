@@ -12,7 +12,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import CellError, RankFailure
 from phalanx.workspace import Workspace
-from phalanx.workspace.cells import loop
+from phalanx.workspace.cells import stopping
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_cells_have_the_ranks_of_phalanx(ws):
 
 
 def test_a_stop_keeps_ranks_in_step(ws, monkeypatch):
-    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
+    monkeypatch.setattr(stopping, "STEP_S", PATIENCE_S)
     for _ in range(2):
         view = BegunNotices()
         with BackgroundCell(
@@ -87,7 +87,7 @@ def test_a_stop_keeps_ranks_in_step(ws, monkeypatch):
 
 
 def test_an_fsdp_module_goes_on_after_a_stop(ws, monkeypatch):
-    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
+    monkeypatch.setattr(stopping, "STEP_S", PATIENCE_S)
     ws.run("""
 from torch.distributed.fsdp import fully_shard
 net, m = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), 0

@@ -22,8 +22,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
-from .events import Clear, Display, Event, Text, is_image
-from .front_end import View
+from .front_end import Clear, Display, Text, View, is_image
 from .lines import LINE_LIMIT, LineAssembler, StreamName
 
 _NUMBER = re.compile(r"\d+")
@@ -354,14 +353,14 @@ class LateOutput:
         self._queue: queue.SimpleQueue[tuple[_EndedCell, Text | Display]] = queue.SimpleQueue()
         self._is_drawing = False
 
-    def of(self, view: View, ranks: tuple[int, ...]) -> Callable[[Event], None]:
+    def of(self, view: View, ranks: tuple[int, ...]) -> Callable[[object], None]:
         """Return a function that takes the events of one ended cell.
 
         The cell ran on ``ranks``. ``view`` is used for these events only.
         """
         cell = _EndedCell(view, ranks, CellOutput(view, self._max_lines))
 
-        def take(event: Event) -> None:
+        def take(event: object) -> None:
             # Skip results and updates: they belong in the output that the cell has already shown.
             if not isinstance(event, Text | Display) or (
                 isinstance(event, Display) and (event.is_update or event.is_result)
