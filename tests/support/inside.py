@@ -158,7 +158,7 @@ def engine_of(ws: Any, rank: int) -> bytes:
 
 def has_replaced(ws: Any) -> bool:
     """Whether the root has told of replaced ranks that are not prepared yet."""
-    return bool(ws._life.runner._unprepared)
+    return bool(ws._life.runner._dispatch.has_new_ranks)
 
 
 def send_again(ws: Any, cell: Any, rank: int) -> None:

@@ -73,6 +73,7 @@ class Dispatch:
     ) -> None:
         self._order = order
         self.lost: dict[int, RankLost] = {}  # the dead ranks
+        self.has_new_ranks = False  # whether replaced ranks may have to be prepared
         dead, size = self.lost.keys(), len(booted.engines)
         self.help = Help(size, dead, lambda rank, question: order((rank,), question))
         self.debuggers = RankDebuggers(dead, lambda rank, request: order((rank,), request))
@@ -128,7 +129,7 @@ class Dispatch:
             # ipyparallel's request, for a function that is packed in the buffers, or for our call.
             # An announced one is a cell for its ranks and for clients that attach later.
             kind = "apply_request"
-            content = {} if callable(cell.work) else {"call": msgspec.to_builtins(cell.work)}
+            content = {} if cell.work is None else {"call": msgspec.to_builtins(cell.work)}
             said["is_cell"] = cell.is_announced
         else:
             kind = "execute_request"
@@ -234,6 +235,7 @@ class Dispatch:
             self._on_lost(message)
         elif isinstance(message, Replaced):
             self._engines[message.rank] = message.engine
+            self.has_new_ranks = True
             self.lost.pop(message.rank, None)
             self.widgets.on_lost(message.rank)
         elif isinstance(message, Notice):

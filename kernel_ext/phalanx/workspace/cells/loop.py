@@ -172,6 +172,7 @@ class CellLoop:
         del self.outcome
         outcome.was_stopped = self.stopping.was_pressed
         outcome.has_timed_out = self.stopping.has_timed_out
+        outcome.results = self.output.results
         outcome.places = self.stopping.before
         outcome.abandoned = tuple(sorted(self.running))
         return outcome
@@ -206,8 +207,6 @@ class CellLoop:
             self.outcome.texts[event.rank].add(event.text)
             self.output.text(event, now_s)
         elif isinstance(event, Display | Clear):
-            if isinstance(event, Display) and event.is_result:
-                self.outcome.results[event.rank] = event
             self.output.display(event, now_s)
         elif isinstance(event, CallInLoop):
             event.call()

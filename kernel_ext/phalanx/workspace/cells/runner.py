@@ -74,7 +74,6 @@ class CellRunner:
         self._left: set[str] = set()  # engines that were abandoned in a cell they had not ended
         self._dispatch = Dispatch(thread, booted, root.order)
         self._late = LateOutput()
-        self._prepared = set(booted.engines)
         self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
@@ -238,12 +237,6 @@ class CellRunner:
         finally:
             self._take_back(name)
 
-    @property
-    def _unprepared(self) -> set[str]:
-        """Return the engines of replaced ranks that are not prepared."""
-        dead = self._dispatch.lost
-        return {its for rank, its in enumerate(self.engines) if rank not in dead} - self._prepared
-
     def _settle(
         self, make_view: Callable[[], View], tell: Callable[[str], None]
     ) -> DistributedError | None:
@@ -251,12 +244,11 @@ class CellRunner:
 
         Returns the first error of a startup cell, if any.
         """
-        unprepared = self._unprepared
-        if not unprepared:
+        if not self._dispatch.has_new_ranks:
             return None
         self._enter()
+        self._dispatch.has_new_ranks = False
         status = self._root.cell_status()
-        self._prepared |= unprepared
         dead = {death.rank for death in status.deaths}
         newest = {its.rank: its for its in status.returns if its.rank not in dead}
         fresh = [its for _, its in sorted(newest.items())]
@@ -332,9 +324,7 @@ class CellRunner:
         self._shown = {its.engine for its in missed.status.returns}
         for lost in missed.status.deaths:
             self.on_news(lost)
-        # The engine of a rank that is being replaced is known before the rank is there.
-        dead = {self.engines[rank] for rank in self._dispatch.lost}
-        self._prepared -= self._shown | dead
+        self._dispatch.has_new_ranks = bool(self._shown)
         if missed.cell is not None and missed.running:
             self.slot.cell = Cell(missed.cell.name, missed.running)
 
@@ -414,7 +404,7 @@ class CellRunner:
             with self._taken_back_on_error(cell):
                 self._begin_cell(cell, view)
                 if callable(cell.work):
-                    cell.packed = cell.work(cell.ranks)
+                    cell.packed, cell.work = cell.work(cell.ranks), None  # which holds values
             if cell.is_call or (isinstance(cell.work, str) and cell.work.strip() != POST_MORTEM):
                 self._last_cell = cell.name
             outcome = self._execute(cell, view, timeout_s=timeout, max_lines=max_lines)
@@ -451,7 +441,7 @@ class CellRunner:
             while True:
                 self._settle(View, view.notice)
                 self._announce(cell, view, needs_all=needs_all)
-                if not self._unprepared:
+                if not self._dispatch.has_new_ranks:
                     break
                 self._root.forget_cell(cell.name)  # a rank was replaced during the announcement
                 cell.ranks = chosen
