@@ -122,6 +122,7 @@ class CellLoop:
         self.started_s = clock()
         self.running = set(cell.ranks)
         self.outcome = CellOutcome(cell.ranks)
+        self.n_taken = 0  # events
         self.missing: set[int] = set()  # ranks that lost a part of their output on the way
         self.output = CellOutput(view, max_lines)
         self.status = CellStatusLine(cell.ranks, view, self.look, self.started_s)
@@ -184,12 +185,14 @@ class CellLoop:
         due_s = min((due for due in dues if due is not None), default=None)
         if due_s is not None:
             wait_s = min(wait_s, max(0.0, due_s - self.clock()))
+        n_taken, until_s = self.n_taken, self.clock() + wait_s
         try:
-            self.cell.take(self.cell.events.get(timeout=wait_s))
             for _ in range(EVENTS_AT_ONCE):
+                self.cell.take(self.cell.events.get(timeout=wait_s))
                 if not self.running:
                     break
-                self.cell.take(self.cell.events.get_nowait())
+                # An event that `Cell` keeps, such as the first half of an end, ends no wait.
+                wait_s = 0.0 if self.n_taken > n_taken else max(0.0, until_s - self.clock())
         except queue.Empty:
             pass
         self.cell.end_overdue(self.running)
@@ -203,6 +206,7 @@ class CellLoop:
     def take(self, event: Event) -> None:
         """Take an event that `Cell.take` has passed on."""
         now_s = self.clock()
+        self.n_taken += 1
         if isinstance(event, Text):
             self.outcome.texts[event.rank].add(event.text)
             self.output.text(event, now_s)
