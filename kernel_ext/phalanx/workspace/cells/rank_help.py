@@ -54,9 +54,7 @@ class Help:
         self._ids = itertools.count(secrets.randbits(48))
         self._pending: dict[int, tuple[int, queue.SimpleQueue[HelpAnswer | None]]] = {}
 
-    def complete(
-        self, code: str, cursor: int, *, ranks: Iterable[int] | None = None
-    ) -> Completed:
+    def complete(self, code: str, cursor: int, *, ranks: Iterable[int] | None = None) -> Completed:
         """Return a rank's completions at the cursor.
 
         Parameters

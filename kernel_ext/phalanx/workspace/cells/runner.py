@@ -40,7 +40,9 @@ from ..output.printer import MAX_LINES, LateOutput
 from .attach import AttachSync
 from .cell import (
     Cell,
+    CellRuns,
     Event,
+    ExecutionSlot,
     Interrupted,
     OwnershipLost,
     Pack,
@@ -50,7 +52,6 @@ from .cell import (
 )
 from .dispatch import Dispatch
 from .loop import CellLoop, CellOutcome, RankError, RankResult, raise_for, results_of
-from .slot import CellRuns, ExecutionSlot
 
 # Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
 # its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.

@@ -16,8 +16,7 @@ from support.waiting import wait_until
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.workspace import Workspace
 from phalanx.workspace import bench as bench_module
-from phalanx.workspace.cells.cell import Cell
-from phalanx.workspace.cells.slot import CellRuns, ExecutionSlot
+from phalanx.workspace.cells.cell import Cell, CellRuns, ExecutionSlot
 
 # A sweep of these is over long after every stop: small sizes take a tenth of a second each, the
 # large ones minutes.
@@ -272,5 +271,5 @@ def test_turns():
         ):
             pass
     assert not turns.is_taken
-    assert turns.turn is None
+    assert turns.cell is None
     assert "`" + "y" * 59 + "…`" in Cell("b", (0,), "y" * 80).text
