@@ -95,7 +95,7 @@ class AttachSync:
             view.notice(f"the cell that ran has ended meanwhile: {_how(cell)}")
 
     def join_cell(self, cell: Cell) -> None:
-        """Give the cell what it missed, which comes before the messages that it kept."""
+        """Give the cell the events that it missed."""
         status = self._known
         assert status is not None
         cell.shown = {rank: piece.end for rank, piece in self._missed.items()}

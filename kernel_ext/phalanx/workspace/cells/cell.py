@@ -1,4 +1,4 @@
-"""Define a cell, its events, and the slot in which one cell runs at a time."""
+"""Define a cell, its events, and the slot for one cell."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Traceback:
 
 @dataclass(frozen=True)
 class Output:
-    """A rank has published output, or its idle status (``shown`` None), which follows all output.
+    """A rank has published output, or its idle status.
 
-    ``end`` is where the output ends in the rank's record, in bytes; None for what is not recorded.
+    The idle status follows all output. ``end`` is where the output ends in the rank's record, in bytes; None for what is not recorded.
     """
 
     rank: int
@@ -329,7 +329,7 @@ class Cell:
         self._end_if_over(rank)
 
     def _take_news(self, event: RankSays) -> None:
-        """Take what a rank says; a prompt waits for the output above it."""
+        """Take a rank's news; a prompt waits for the output above it."""
         rank, news = event.rank, event.news
         if isinstance(news, CellEnded):
             self._ends.setdefault(rank, news)
@@ -343,7 +343,7 @@ class Cell:
             self.emit(event)
 
     def _ask(self, *, is_overdue: bool = False) -> None:
-        """Pass on each need after its earlier output, or when that is overdue."""
+        """Pass on needs after their earlier output, or when that is overdue."""
         for (rank, kind), need in list(self._unasked.items()):
             # Output from before an attach does not come as messages.
             if is_overdue or self.is_attached or self._n_shown[rank] >= need.n_shown:

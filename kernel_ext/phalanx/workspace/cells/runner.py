@@ -455,9 +455,10 @@ class CellRunner:
         return self._cell(ranks, pack, "a call", code=function)
 
     def apply(self, call: Cell, view: View, check: Callable[[], object]) -> Packed:
-        """Run a call when its turn comes; return the packed values by rank.
+        """Run a call when its turn comes.
 
-        All ranks that the user named must be alive. ``check`` raises to end the wait.
+        All ranks that the user named must be alive. ``check`` raises to end the wait. Returns the
+        packed values by rank.
         """
         return self._run(call, view, check=check)[1]
 
