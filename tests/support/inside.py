@@ -16,13 +16,7 @@ import msgspec
 import pytest
 from support.promise import PATIENCE_S
 
-from phalanx.protocol import (
-    AskRoot,
-    RootAnswered,
-    RootRequest,
-    pack_frame,
-    read_frame,
-)
+from phalanx.protocol import AskRoot, RootAnswered, RootRequest, pack_frame, read_frame
 from phalanx.supervisor import find_root
 from phalanx.supervisor.hosts.agent import HostAgent
 from phalanx.workspace import Workspace
@@ -148,7 +142,7 @@ def engine_of(ws: Any, rank: int) -> bytes:
 
 def has_replaced(ws: Any) -> bool:
     """Whether the root has told of replaced ranks that are not prepared yet."""
-    return bool(ws._life.runner._unprepared)
+    return bool(ws._life.runner._dispatch.has_new_ranks)
 
 
 def send_again(ws: Any, cell: Any, rank: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .bench import Sweep
 from .cells.debugging import DapMessage, RankDebuggers
 from .cells.loop import RankError, RankResult
-from .cells.rank_help import Completions, Description, Help, NoHelp
+from .cells.rank_help import Description, Help, NoHelp
 from .connection.connect import (
     WorkspaceInfo,
     format_workspaces,
@@ -19,8 +19,18 @@ from .connection.connect import (
 from .connection.root_client import SampleView
 from .function_calls import PendingCall
 from .options import Placement, resolve_placement
-from .output.events import IMAGE_KINDS, WIDGET, Clear, Display, is_image
-from .output.front_end import CannotAsk, OpenPrompt, Question, View, format_time
+from .output.front_end import (
+    IMAGE_KINDS,
+    WIDGET,
+    CannotAsk,
+    Clear,
+    Display,
+    OpenPrompt,
+    Question,
+    View,
+    format_time,
+    is_image,
+)
 from .output.lines import StreamName
 from .output.notices import grouped, parse_ranks, ranks_of, say_replaced
 from .output.printer import MAX_LINES

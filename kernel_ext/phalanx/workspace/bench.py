@@ -42,11 +42,11 @@ from phalanx.protocol import (
     WorldTopology,
 )
 
+from .cells.cell import Event, Interrupted
 from .cells.runner import CellRunner
 from .connection.transport import ctrl_c
 from .options import checked_whole
-from .output.events import Display, Event, Interrupted
-from .output.front_end import View
+from .output.front_end import Display, View
 
 _MOST_S = 12.0  # longest time for one size: twice the 5 s of `sweep`, plus the checks
 _MOST_KEPT = 16  # sweeps kept per workspace

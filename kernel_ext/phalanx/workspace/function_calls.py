@@ -14,11 +14,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from phalanx.protocol import name_ranks
 from phalanx.rank import bind, fetch, load_value, map_block, pack_call, pack_values
 
-from .cells.cell import Pack, Packed
+from .cells.cell import Event, Pack, Packed, StopRequest
 from .connection.transport import ctrl_c, say_error
 from .lifecycle import Lifecycle
 from .options import checked_name
-from .output.events import Event, StopRequest
 from .output.front_end import View
 
 _PACKING = ("phalanx.", "cloudpickle")  # modules with frames that hold a value while it is packed
@@ -171,19 +170,19 @@ def make_call(
 ) -> Any:
     """Make a call, here or (``block=False``) on a new thread."""
     runner = life.up()
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    call = runner.make_call(ranks, plan.name, plan.pack)
 
     def run() -> Packed:
-        return runner.apply(turn, plan.pack, view, events=events, check=life.check_running)
+        return runner.apply(call, view, life.check_running)
 
-    with ctrl_c(lambda: events.put(StopRequest())):
-        turn = runner.line_up(ranks, plan.name)
+    with ctrl_c(lambda: call.events.put(StopRequest())):
+        runner.slot.line_up(call)
         try:
             if not block:
-                return PendingCall(lambda: plan.finish(_loaded(run())), events)
+                return PendingCall(lambda: plan.finish(_loaded(run())), call.events)
             values = run()
         except BaseException:
-            runner.slot.leave_line(turn)
+            runner.slot.leave_line(call)
             raise
     return plan.finish(_loaded(values))
 

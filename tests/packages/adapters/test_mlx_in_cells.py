@@ -12,7 +12,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import CellError, RankFailure
 from phalanx.workspace import Workspace
-from phalanx.workspace.cells import loop
+from phalanx.workspace.cells import stopping
 
 pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def test_cells_have_the_ranks_of_phalanx(ws):
 
 
 def test_a_stop_keeps_ranks_in_step_and_their_arrays_valid(ws, monkeypatch):
-    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
+    monkeypatch.setattr(stopping, "STEP_S", PATIENCE_S)
     for _ in range(4):
         code = "n, W = 0, mx.zeros(4)\ntrain(20)\nprint('begun', flush=True)\ntrain(10**7)"
         error, texts = stop_begun(ws, code)

@@ -15,7 +15,7 @@ from phalanx.magics import tables as tables_module
 from phalanx.magics.notebook_view import NotebookView
 from phalanx.magics.tables import FULL, Figures, Grid, Slot
 from phalanx.workspace import Clear, Display, Question
-from phalanx.workspace.output.events import Text
+from phalanx.workspace.output.front_end import Text
 from phalanx.workspace.output.printer import WINDOW_S, CellOutput, LineMerger
 
 

@@ -8,17 +8,16 @@ from phalanx.protocol import (
     CellStatus,
     CellStatusReply,
     OutputIs,
-    TypedLine,
+    RankSays,
     format_ranks,
     name_ranks,
 )
 
 from ..connection.root_client import RootClient
-from ..output.events import Ended, RankNotice, Text
-from ..output.front_end import View
+from ..output.front_end import Text, View
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
-from .cell import AttachedCell, failure_of
+from .cell import Cell, Ended, failure_of
 from .dispatch import Dispatch
 
 MISSED_LINES = 200  # of each rank: about as much as a person scrolls through
@@ -34,12 +33,12 @@ class AttachSync:
     def __init__(self, dispatch: Dispatch, root: RootClient, size: int) -> None:
         self._root = root
         self._ranks = tuple(range(size))
-        self.cell: AttachedCell | None = None
+        self.cell: Cell | None = None
         self.status = root.cell_status()
         found = _last_running(self.status)
         if found is not None:
-            self.cell = AttachedCell(found.cell, found.ranks)
-            # The cell holds messages until `begin_cell` knows which of them were shown already.
+            # The cell keeps messages until `join_cell` knows which of them were shown already.
+            self.cell = Cell(found.cell, found.ranks)
             dispatch.adopt(self.cell)
         dead = {death.rank for death in self.status.deaths}
         stacks = root.stacks(tuple(set(self._ranks) - dead))
@@ -55,10 +54,8 @@ class AttachSync:
         name = None if self.cell is None else self.cell.name
         self._known = next((cell for cell in self.status.cells if cell.cell == name), None)
         self.running: tuple[int, ...] = ()  # the ranks that still run the cell to attach to
-        self.typed: tuple[TypedLine, ...] = ()  # to these ranks
         if (known := self._known) is not None:
             self.running = tuple(r for r in known.ranks if r not in known.ended and r not in dead)
-            self.typed = known.typed
 
     def _drop_unsent(self) -> None:
         """Cancel the cell on ranks it was never sent to.
@@ -97,24 +94,19 @@ class AttachSync:
         for cell in self.status.cells:
             view.notice(f"the cell that ran has ended meanwhile: {_how(cell)}")
 
-    def begin_cell(self) -> AttachedCell:
-        """Give the attached cell what it missed, and release its held messages."""
+    def join_cell(self, cell: Cell) -> None:
+        """Give the cell the events that it missed."""
         status = self._known
-        assert self.cell is not None
         assert status is not None
-        for rank in status.ranks:
-            for text in self._texts(rank):
-                self.cell.events.put(text)
-        for rank, how in status.ended.items():
-            self.cell.events.put(Ended(rank, failure_of(how)))
-        for lost in self.status.deaths:
-            self.cell.events.put(lost)
-        for rank, need in status.needs:
-            self.cell.events.put(RankNotice(rank, need))
-        shown = {rank: piece.end for rank, piece in self._missed.items()}
-        self.cell.begin(shown, set(status.ended))
-        self._missed = {}
-        return self.cell
+        cell.shown = {rank: piece.end for rank, piece in self._missed.items()}
+        cell.over |= status.ended.keys()
+        cell.typed = status.typed
+        cell.missed = [
+            *(text for rank in status.ranks for text in self._texts(rank)),
+            *(Ended(rank, failure_of(how)) for rank, how in status.ended.items()),
+            *self.status.deaths,
+            *(RankSays(rank, need) for rank, need in status.needs),
+        ]
 
     def show(self, view: View) -> None:
         """Show missed output when there is no cell to attach to."""

@@ -25,7 +25,6 @@ from phalanx.protocol import (
     Notice,
     OutputDrawn,
     RankLost,
-    RankNews,
     RankOrder,
     RankSays,
     Replaced,
@@ -34,8 +33,8 @@ from phalanx.protocol import (
 
 from ..connection.transport import Message, RankChannels, SharedClient, SocketThread
 from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
-from ..output.events import CallInLoop, Event, OwnershipLost
-from .cell import Call, Cell
+from ..output.front_end import Text
+from .cell import CallInLoop, Cell, Event, OwnershipLost
 from .debugging import RankDebuggers
 from .rank_help import Help
 
@@ -74,6 +73,7 @@ class Dispatch:
     ) -> None:
         self._order = order
         self.lost: dict[int, RankLost] = {}  # the dead ranks
+        self.has_new_ranks = False  # whether replaced ranks may have to be prepared
         dead, size = self.lost.keys(), len(booted.engines)
         self.help = Help(size, dead, lambda rank, question: order((rank,), question))
         self.debuggers = RankDebuggers(dead, lambda rank, request: order((rank,), request))
@@ -125,7 +125,7 @@ class Dispatch:
             said["number"] = cell.number
         if is_stopped:
             said["stopped"] = True
-        if isinstance(cell, Call):
+        if cell.is_call:
             # ipyparallel's request, for a function that is packed in the buffers, or for our call.
             # An announced one is a cell for its ranks and for clients that attach later.
             kind = "apply_request"
@@ -230,11 +230,12 @@ class Dispatch:
         The running cell gets it too. Runs on the socket thread.
         """
         if isinstance(message, RankSays):
-            self._on_rank_says(message.rank, message.news)
+            self._on_rank_says(message)
         elif isinstance(message, RankLost):
             self._on_lost(message)
         elif isinstance(message, Replaced):
             self._engines[message.rank] = message.engine
+            self.has_new_ranks = True
             self.lost.pop(message.rank, None)
             self.widgets.on_lost(message.rank)
         elif isinstance(message, Notice):
@@ -252,8 +253,9 @@ class Dispatch:
         for cell in cells:
             cell.put(lost)
 
-    def _on_rank_says(self, rank: int, news: RankNews) -> None:
+    def _on_rank_says(self, message: RankSays) -> None:
         """Tell a cell or a question what a rank says."""
+        rank, news = message.rank, message.news
         if isinstance(news, Completed | Inspected):
             self.help.on_answer(news)
         elif isinstance(news, DebuggerSays):
@@ -262,11 +264,9 @@ class Dispatch:
             cell, _ = self._find(_message_id(news.cell, rank), is_output=False)
             if cell is None:
                 return
+            cell.put(message)
             if isinstance(news, CellEnded):
-                cell.on_ended(rank, news)
                 self.widgets.on_passed(rank, cell.n_widget_messages)
-            else:
-                cell.on_news(rank, news)
 
     def _on_message(self, channel: str, message: Message) -> None:
         """Pass a message on to its cell, or to the widgets.
@@ -285,7 +285,7 @@ class Dispatch:
             self.widgets.on_published(rank, name, message)
         elif cell is not None and is_output:
             cell.on_iopub(rank, message)
-        elif cell is not None:
+        elif cell is not None and cell.is_call:
             cell.on_reply(rank, message)
         if is_output and rank >= 0 and (is_widgets or is_callback or cell is not None):
             self._answer_output(cell, rank, message)
@@ -294,7 +294,7 @@ class Dispatch:
         """Show a line below a cell, as its ranks' own output."""
         cell, _ = self._find(_message_id(name, rank), is_output=True)
         if cell is not None:
-            cell.show(rank, text)
+            cell.put(Text(rank, "stderr", text))
 
     def _send_comm(
         self, rank: int, kind: str, content: Message, message_id: str, buffers: list[Any]
@@ -379,7 +379,7 @@ class RequestResender:
         ended = set(listed.get(cell.name, cell.ranks if cell.is_announced else ()))
         begun = {rank for rank, name in status.begun.items() if name == cell.name} | ended
         lost = running - begun
-        if cell.has_reply:
+        if cell.is_call:
             lost |= running & ended
         elif not lost:
             self._due_s = math.inf

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import queue
 import time
-import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,19 +18,17 @@ from phalanx.protocol import (
     GetCellStatus,
     GetStacks,
     GetTopology,
-    LetIn,
     LineNeed,
     LineNotNeeded,
     Notice,
     RankLost,
+    RankNews,
+    RankSays,
     RankStack,
     RootRequest,
     StacksAre,
-    Step,
-    StopCell,
     StopReport,
     TopologyIs,
-    TypedLine,
     format_ranks,
     name_ranks,
     say_where,
@@ -39,26 +36,22 @@ from phalanx.protocol import (
 
 from ..connection.root_client import Answer, RootClient
 from ..connection.transport import ctrl_c
-from ..output.events import (
+from ..output.front_end import CellStatusLine, Clear, Display, Text, View
+from ..output.notices import say_lost
+from ..output.printer import MAX_LINES, CellOutput
+from .cell import (
     CallInLoop,
-    CellNews,
-    Clear,
-    Display,
+    Cell,
     Ended,
     Event,
     Interrupted,
     OwnershipLost,
-    RankNotice,
     StopRequest,
-    Text,
+    failure_of_rank,
 )
-from ..output.front_end import CellStatusLine, View
-from ..output.notices import say_lost
-from ..output.printer import MAX_LINES, CellOutput
-from .cell import Cell, failure_of_rank
 from .dispatch import RequestResender
 from .prompting import PromptController
-from .stopping import STEP_S, StopInStep, Stopping
+from .stopping import Stopping
 
 MOST_TEXT = 1 << 20  # characters of a rank's output that `Workspace.run` returns
 IDLE_WAIT_S = 0.25  # longest sleep without an event: bounds how late a deadline is noticed
@@ -108,9 +101,8 @@ class CellOutcome:
 class CellLoop:
     """Waits for one cell; one thread, usually the notebook's main thread.
 
-    The messages of the cell are routed to it already. ``resend`` is `Dispatch.resend`. ``typed``
-    has the lines typed so far for a cell that another client began. Answers of the root come on
-    another thread, and are taken as events.
+    The messages of the cell are routed to it already. ``resend`` is `Dispatch.resend`. Answers of the
+    root come on another thread, and are taken as events.
     """
 
     def __init__(
@@ -121,7 +113,6 @@ class CellLoop:
         resend: Callable[..., bool],
         *,
         max_lines: int = MAX_LINES,
-        typed: Iterable[TypedLine] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cell = cell
@@ -131,8 +122,8 @@ class CellLoop:
         self.started_s = clock()
         self.running = set(cell.ranks)
         self.outcome = CellOutcome(cell.ranks)
+        self.n_taken = 0  # events
         self.missing: set[int] = set()  # ranks that lost a part of their output on the way
-        self.n_stops = 0
         self.output = CellOutput(view, max_lines)
         self.status = CellStatusLine(cell.ranks, view, self.look, self.started_s)
         self.asking = PromptController(
@@ -141,13 +132,13 @@ class CellLoop:
             view,
             partial(root.order, cell.ranks),
             self.output.break_here,
-            typed,
+            cell.typed,
         )
         self.resender = RequestResender(cell, self.see_cells, resend, self.notice, self.started_s)
-        self.stopping = Stopping(self.see_stacks, self.hold, self.notice)
-        self.in_step = StopInStep(self.let_in, self.interrupt, STEP_S)
-        self.is_held = False  # from the first stop until `in_step` is over
-        self.stop_name = uuid.uuid4().hex  # ranks interrupt their cell once for each name
+        self.stopping = Stopping(
+            cell.name, root.order, self.see_stacks, self.notice, self.asking.stop
+        )
+        cell.emit = self.take
 
     def run(self, timeout_s: float | None = None) -> CellOutcome:
         """Wait until all ranks end the cell, showing output and prompts.
@@ -162,19 +153,15 @@ class CellLoop:
         deadline_s = math.inf if timeout_s is None else self.started_s + timeout_s
         is_over = False
         with ctrl_c(lambda: self.cell.events.put(StopRequest())):
-            while self.running and self.n_stops < 2 and not is_over:
+            for event in self.cell.missed:
+                self.take(event)
+            while self.running and not is_over:
                 self.step()
                 now_s = self.clock()
-                if self.running and self.n_stops:
-                    self.outcome.was_stopped = not self.outcome.has_timed_out
-                    self.stopping.stop(self.running, now_s)
-                elif self.running and not self.stopping.has_begun and now_s > deadline_s:
-                    self.outcome.has_timed_out = True
+                if now_s > deadline_s:
                     self.stopping.time_is_up(self.running, now_s)
                 is_over = self.stopping.step(self.running, now_s)
-                self.keep_in_step(now_s)
-            if self.running and self.stop_again():  # leave no rank held
-                self.keep_in_step(now_s)
+            self.stopping.release(self.running, self.clock())
             self.asking.close()
             self.status.close(self.clock())
             self.output.finish()
@@ -184,6 +171,9 @@ class CellLoop:
         outcome = self.outcome
         # The loop is in a cycle of callbacks. What ranks printed is not to wait for the collector.
         del self.outcome
+        outcome.was_stopped = self.stopping.was_pressed
+        outcome.has_timed_out = self.stopping.has_timed_out
+        outcome.results = self.output.results
         outcome.places = self.stopping.before
         outcome.abandoned = tuple(sorted(self.running))
         return outcome
@@ -191,18 +181,18 @@ class CellLoop:
     def step(self) -> None:
         """Take events or wait for one, then show output and prompts."""
         wait_s = PROMPT_POLL_S if self.asking.waiting else IDLE_WAIT_S
-        dues = [self.output.next_due_s(), self.status.next_due_s()]
-        if self.is_held:
-            dues.append(self.in_step.due_s)
+        dues = [self.output.next_due_s(), self.status.next_due_s(), self.stopping.due_s]
         due_s = min((due for due in dues if due is not None), default=None)
         if due_s is not None:
             wait_s = min(wait_s, max(0.0, due_s - self.clock()))
+        n_taken, until_s = self.n_taken, self.clock() + wait_s
         try:
-            self.take(self.cell.events.get(timeout=wait_s), self.clock())
             for _ in range(EVENTS_AT_ONCE):
+                self.cell.take(self.cell.events.get(timeout=wait_s))
                 if not self.running:
                     break
-                self.take(self.cell.events.get_nowait(), self.clock())
+                # An event that `Cell` keeps, such as the first half of an end, ends no wait.
+                wait_s = 0.0 if self.n_taken > n_taken else max(0.0, until_s - self.clock())
         except queue.Empty:
             pass
         self.cell.end_overdue(self.running)
@@ -211,21 +201,21 @@ class CellLoop:
         self.asking.step(self.running, now_s)
         self.cell.waiting = self.asking.waiting
         self.status.step(self.running, self.asking.waiting, self.outcome.lost, now_s)
-        is_stopping = self.n_stops > 0 or self.stopping.has_begun
-        self.resender.step(self.running, now_s, is_stopping=is_stopping)
+        self.resender.step(self.running, now_s, is_stopping=self.stopping.has_begun)
 
-    def take(self, event: Event, now_s: float) -> None:
+    def take(self, event: Event) -> None:
+        """Take an event that `Cell.take` has passed on."""
+        now_s = self.clock()
+        self.n_taken += 1
         if isinstance(event, Text):
             self.outcome.texts[event.rank].add(event.text)
             self.output.text(event, now_s)
         elif isinstance(event, Display | Clear):
-            if isinstance(event, Display) and event.is_result:
-                self.outcome.results[event.rank] = event
             self.output.display(event, now_s)
         elif isinstance(event, CallInLoop):
             event.call()
-        elif isinstance(event, RankNotice):
-            self.take_notice(event.rank, event.news, now_s)
+        elif isinstance(event, RankSays):
+            self.take_news(event.rank, event.news, now_s)
         elif isinstance(event, Ended):
             self.end(event.rank)
             if event.failure is not None:
@@ -242,21 +232,20 @@ class CellLoop:
         elif isinstance(event, Notice):
             self.notice(event.text)
         elif isinstance(event, Interrupted):
-            if not self.stopping.stop(self.running, now_s) and not self.stop_again():
-                self.interrupt(tuple(sorted(self.running)))
+            self.stopping.stop(self.running, now_s)
         elif isinstance(event, OwnershipLost):
             self.outcome.taken = event.text
             self.running.clear()
         elif isinstance(event, StopRequest):
-            self.n_stops += 0 if self.stop_again() else 1
+            self.stopping.press()
 
-    def take_notice(self, rank: int, news: CellNews, now_s: float) -> None:
+    def take_news(self, rank: int, news: RankNews, now_s: float) -> None:
         if isinstance(news, LineNeed):
             self.asking.need(rank, news, now_s)
         elif isinstance(news, LineNotNeeded):
             self.asking.forget(rank, commands=False)
         elif isinstance(news, StopReport):
-            self.in_step.take(rank, news)
+            self.stopping.in_step.take(rank, news)
         else:
             self.stopping.swallowed.add(rank)
 
@@ -288,38 +277,6 @@ class CellLoop:
             lambda status: self.resender.take(status, asked_s, self.running, self.clock()),
         )
 
-    # -- stops --------------------------------------------------------------------------------
-
-    def hold(self, ranks: tuple[int, ...]) -> None:
-        """Hold the ranks before their next operation, and ask no more prompts.
-
-        The ranks report how far they are. One that gets no further order is interrupted.
-        """
-        self.is_held = True
-        self.root.order(ranks, StopCell(self.cell.name, self.stop_name, 2 * STEP_S))
-        self.asking.stop()
-
-    def let_in(self, ranks: tuple[int, ...], steps: tuple[Step, ...]) -> None:
-        """Let held ranks continue up to these operations."""
-        self.root.order(ranks, LetIn(steps))
-
-    def interrupt(self, ranks: tuple[int, ...]) -> None:
-        """Raise KeyboardInterrupt on these ranks, once for each stop."""
-        self.root.order(ranks, StopCell(self.cell.name, self.stop_name))
-        self.stop_name = uuid.uuid4().hex
-
-    def keep_in_step(self, now_s: float) -> None:
-        """Decide about held ranks from their reports."""
-        if self.is_held:
-            self.in_step.step(self.running, now_s)
-            self.is_held = not self.in_step.is_over
-
-    def stop_again(self) -> bool:
-        """Interrupt held ranks; return False if they were interrupted already."""
-        if self.is_held:
-            self.in_step.hurry()
-        return self.is_held
-
     # -- notices ------------------------------------------------------------------------------
 
     def notice(self, text: str) -> None:
@@ -337,7 +294,7 @@ class CellLoop:
         failures = self.outcome.failures
         ends = {rank: failures[rank].ename if rank in failures else "" for rank in ended}
         ends |= dict.fromkeys(self.outcome.lost, "its process")
-        line = self.in_step.line(self.cell.ranks, ends)
+        line = self.stopping.in_step.line(self.cell.ranks, ends)
         if line and not self.outcome.taken:
             self.notice(line)
 
@@ -370,18 +327,16 @@ class RankError:
     is_of_last_cell: bool
 
 
-def results_of(
-    outcome: CellOutcome, ranks: Iterable[int], values: Mapping[int, Any] | None = None
-) -> list[RankResult]:
+def results_of(outcome: CellOutcome, values: Mapping[int, Any]) -> list[RankResult]:
     """Return the results by rank; ``values`` are the fetched values."""
     results = []
-    for rank in ranks:
+    for rank in outcome.ranks:
         display, text = outcome.results.get(rank), str(outcome.texts[rank])
         if display is None:
             results.append(RankResult(rank, None, text=text))
             continue
         unsent = DistributedError(f"rank {rank}: the value was not fetched; ws.pull fetches one")
-        value = unsent if values is None else values.get(rank, unsent)
+        value = values.get(rank, unsent)
         results.append(RankResult(rank, display.data.get("text/plain"), value, text))
     return results
 

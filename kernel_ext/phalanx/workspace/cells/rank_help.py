@@ -29,20 +29,6 @@ class NoHelp(DistributedError):
 
 
 @dataclass(frozen=True)
-class Completions:
-    """Completions of the text at ``start:end``.
-
-    ``kinds`` and ``signatures`` have one entry per match.
-    """
-
-    matches: tuple[str, ...]
-    start: int
-    end: int
-    kinds: tuple[str, ...]
-    signatures: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Description:
     """The description of an object, as `obj?` shows it."""
 
@@ -68,9 +54,7 @@ class Help:
         self._ids = itertools.count(secrets.randbits(48))
         self._pending: dict[int, tuple[int, queue.SimpleQueue[HelpAnswer | None]]] = {}
 
-    def complete(
-        self, code: str, cursor: int, *, ranks: Iterable[int] | None = None
-    ) -> Completions:
+    def complete(self, code: str, cursor: int, *, ranks: Iterable[int] | None = None) -> Completed:
         """Return a rank's completions at the cursor.
 
         Parameters
@@ -89,7 +73,7 @@ class Help:
         """
         _, found = self._ask(lambda id_: Complete(id_, code, cursor), ranks, COMPLETE_S)
         assert isinstance(found, Completed)
-        return Completions(found.matches, found.start, found.end, found.kinds, found.signatures)
+        return found
 
     def inspect(
         self, code: str, cursor: int, *, detail: int = 0, ranks: Iterable[int] | None = None

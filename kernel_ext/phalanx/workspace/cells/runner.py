@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,13 +19,14 @@ from phalanx.protocol import (
     Booted,
     CellAllowed,
     CellEnded,
+    CopyNames,
     Evaluate,
     GiveLastError,
     GiveValue,
     RankCall,
     RankTask,
+    Replaced,
     ReplacementsReady,
-    TypedLine,
     name_ranks,
     say_busy,
 )
@@ -33,16 +34,24 @@ from phalanx.rank import POST_MORTEM, ErrorOfCell, unpack_values
 
 from ..connection.root_client import RootClient
 from ..connection.transport import SocketThread, ctrl_c
-from ..output.events import Event, Interrupted, OwnershipLost, StopRequest
 from ..output.front_end import View
-from ..output.notices import say_joined, say_unasked, say_without
+from ..output.notices import say_copied, say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from .attach import AttachSync
-from .cell import Call, Cell, Pack, Packed, failure_of_rank
+from .cell import (
+    Cell,
+    CellRuns,
+    Event,
+    ExecutionSlot,
+    Interrupted,
+    OwnershipLost,
+    Pack,
+    Packed,
+    StopRequest,
+    failure_of_rank,
+)
 from .dispatch import Dispatch
 from .loop import CellLoop, CellOutcome, RankError, RankResult, raise_for, results_of
-from .restoring import prepare
-from .slot import CellRuns, ExecutionSlot, RunningCell
 
 # Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
 # its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.
@@ -66,7 +75,6 @@ class CellRunner:
         self._left: set[str] = set()  # engines that were abandoned in a cell they had not ended
         self._dispatch = Dispatch(thread, booted, root.order)
         self._late = LateOutput()
-        self._prepared = set(booted.engines)
         self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
@@ -79,15 +87,18 @@ class CellRunner:
     def _next(self) -> str:
         return f"{self._name}:{next(self._numbers)}"
 
-    def _turn(
-        self, ranks: tuple[int, ...] | None, what: str = "a cell", code: str = ""
-    ) -> RunningCell:
-        """Name a piece of work.
-
-        ``what`` is shown where a cell is refused meanwhile.
-        """
+    def _cell(
+        self,
+        ranks: tuple[int, ...] | None,
+        work: str | RankTask | RankCall | Pack,
+        what: str = "a cell",
+        *,
+        code: str = "",
+        events: queue.SimpleQueue[Event] | None = None,
+    ) -> Cell:
         chosen = self._ranks if ranks is None else ranks
-        return RunningCell(self._next(), chosen, what, code, is_all=ranks is None)
+        its = self._next()
+        return Cell(its, chosen, work, events, what=what, code=code, is_all=ranks is None)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -97,25 +108,22 @@ class CellRunner:
         """
         return self._dispatch.engines
 
-    def _announce(
-        self, cell: Cell, view: View, *, is_all: bool = False, needs_all: bool = False
-    ) -> None:
+    def _announce(self, cell: Cell, view: View, *, needs_all: bool) -> None:
         """Announce a cell, and keep the ranks that can run it.
 
-        ``is_all``: the user named no ranks, and learns which are dead. ``needs_all``: a dead rank
-        is an error.
+        If the user named no ranks, the view tells which are dead. ``needs_all``: a dead rank is an
+        error.
         """
-        turn = self.slot.turn
-        title = (turn.title or turn.what) if turn else ""
-        with self._taken_back_on_error(cell):
-            dead = self._begin(cell.name, cell.ranks, title).dead
-            here = tuple(rank for rank in cell.ranks if rank not in dead)
-            if not here or (needs_all and len(here) < len(cell.ranks)):
-                first = next(rank for rank in cell.ranks if rank in dead)
-                lost = self._dispatch.lost.get(first)
-                raise RankFailure(first, lost.host if lost else "", dead[first])
-            if dead and is_all:
-                view.notice(say_without(dead))
+        holder = self.slot.cell
+        title = (holder.title or holder.what) if holder else ""
+        dead = self._begin(cell.name, cell.ranks, title).dead
+        here = tuple(rank for rank in cell.ranks if rank not in dead)
+        if not here or (needs_all and len(here) < len(cell.ranks)):
+            first = next(rank for rank in cell.ranks if rank in dead)
+            lost = self._dispatch.lost.get(first)
+            raise RankFailure(first, lost.host if lost else "", dead[first])
+        if dead and cell.is_all:
+            view.notice(say_without(dead))
         cell.ranks, cell.lost = here, tuple(dead)
 
     def _begin(self, name: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
@@ -150,7 +158,6 @@ class CellRunner:
         *,
         timeout_s: float | None = None,
         max_lines: int = MAX_LINES,
-        typed: Iterable[TypedLine] = (),
     ) -> CellOutcome:
         """Send a cell, wait for it, and forget it.
 
@@ -160,8 +167,7 @@ class CellRunner:
         try:
             if not cell.is_attached:
                 self._send(cell)
-            resend = self._dispatch.resend
-            loop = CellLoop(cell, view, self._root, resend, max_lines=max_lines, typed=typed)
+            loop = CellLoop(cell, view, self._root, self._dispatch.resend, max_lines=max_lines)
             outcome = loop.run(timeout_s)
             self._left.update(self.engines[rank] for rank in outcome.abandoned)
             return outcome
@@ -187,31 +193,32 @@ class CellRunner:
             if rank in self._dispatch.lost:  # since the ranks were chosen
                 cell.put(self._dispatch.lost[rank])
 
-    def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> str:
+    def _part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> str:
         """Run code or a task within work that holds the ranks.
 
         Returns the cell's name.
         """
-        cell = Cell(self._next(), ranks, work=work)
-        self._announce(cell, view, needs_all=True)
+        cell = Cell(self._next(), ranks, work)
+        with self._taken_back_on_error(cell):
+            self._announce(cell, view, needs_all=True)
         raise_for(self._execute(cell, view))
         return cell.name
 
-    def ask(
+    def _ask(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
     ) -> dict[int, dict[str, Any]]:
         """Call ranks within work that holds the ranks.
 
         Returns the named values by rank.
         """
-        values, outcome = self._ask(ranks, work, buffers)
+        values, outcome = self._ask_each(ranks, work, buffers)
         raise_for(outcome)
         return values
 
-    def _ask(
+    def _ask_each(
         self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
     ) -> tuple[dict[int, dict[str, Any]], CellOutcome]:
-        call = Call(self._next(), ranks, work=work, is_announced=False)
+        call = Cell(self._next(), ranks, work, is_announced=False)
         call.packed = {rank: list(buffers) for rank in ranks}
         outcome = self._execute(call, View())
         values: dict[int, dict[str, Any]] = {}
@@ -231,12 +238,6 @@ class CellRunner:
         finally:
             self._take_back(name)
 
-    @property
-    def _unprepared(self) -> set[str]:
-        """Return the engines of replaced ranks that are not prepared."""
-        dead = self._dispatch.lost
-        return {its for rank, its in enumerate(self.engines) if rank not in dead} - self._prepared
-
     def _settle(
         self, make_view: Callable[[], View], tell: Callable[[str], None]
     ) -> DistributedError | None:
@@ -244,12 +245,11 @@ class CellRunner:
 
         Returns the first error of a startup cell, if any.
         """
-        unprepared = self._unprepared
-        if not unprepared:
+        if not self._dispatch.has_new_ranks:
             return None
         self._enter()
+        self._dispatch.has_new_ranks = False
         status = self._root.cell_status()
-        self._prepared |= unprepared
         dead = {death.rank for death in status.deaths}
         newest = {its.rank: its for its in status.returns if its.rank not in dead}
         fresh = [its for _, its in sorted(newest.items())]
@@ -257,9 +257,57 @@ class CellRunner:
             if not its.is_asked and its.engine not in self._shown:
                 tell(say_unasked(its.rank, its.reason))
         try:
-            return prepare(self, fresh, status.every_start, make_view=make_view, tell=tell)
+            self._copy(fresh, tell)
+            return self._run_startup(fresh, status.every_start, make_view, tell)
         finally:
             self._root.send(ReplacementsReady(tuple(its.engine for its in fresh)))
+
+    def _copy(self, fresh: Sequence[Replaced], tell: Callable[[str], None]) -> None:
+        """Copy the names that were requested for replaced ranks (``restart --from``)."""
+        by_source: dict[int, list[int]] = {}
+        for its in fresh:
+            if its.copy_from is not None:
+                by_source.setdefault(its.copy_from, []).append(its.rank)
+        for source, ranks in by_source.items():
+            task = CopyNames(source, tuple(ranks))
+            try:
+                cell = self._part(task, (source, *ranks), View())
+                answers = self._ask(tuple(ranks), GiveValue(cell))
+            except DistributedError as error:
+                tell(f"{name_ranks(ranks)} got nothing of rank {source}: {error}")
+                continue
+            # Every rank gets the same names; which of them it could load may differ.
+            reports = [answer[""] for answer in answers.values()]
+            problems: dict[str, str] = {}
+            for _, lacking in reports:
+                problems.update(lacking)
+            copied = min(number for number, _ in reports)
+            tell(say_copied(source, ranks, copied, problems))
+
+    def _run_startup(
+        self,
+        fresh: Sequence[Replaced],
+        every_start: Sequence[AddStartupCell],
+        make_view: Callable[[], View],
+        tell: Callable[[str], None],
+    ) -> DistributedError | None:
+        """Run the cells of ``%%distributed --every-start`` on replaced ranks.
+
+        Returns the first error: the ranks can be used all the same.
+        """
+        first: DistributedError | None = None
+        inits = [its.rank for its in fresh if its.init]
+        for cell in every_start:
+            ranks = tuple(rank for rank in inits if cell.ranks is None or rank in cell.ranks)
+            if not ranks:
+                continue
+            try:
+                self._part(cell.code, ranks, make_view())
+            except DistributedError as error:
+                first = first or error
+                line = cell.code.strip().partition("\n")[0]
+                tell(f"a cell of --every-start failed ({line!r}): {error}")
+        return first
 
     def form(self) -> None:
         """Have new ranks form their group; raise `RankFailure` if one died."""
@@ -277,11 +325,9 @@ class CellRunner:
         self._shown = {its.engine for its in missed.status.returns}
         for lost in missed.status.deaths:
             self.on_news(lost)
-        # The engine of a rank that is being replaced is known before the rank is there.
-        dead = {self.engines[rank] for rank in self._dispatch.lost}
-        self._prepared -= self._shown | dead
+        self._dispatch.has_new_ranks = bool(self._shown)
         if missed.cell is not None and missed.running:
-            self.slot.leave(RunningCell(missed.cell.name, missed.running))
+            self.slot.cell = Cell(missed.cell.name, missed.running)
 
     def run(
         self,
@@ -297,9 +343,10 @@ class CellRunner:
         """Run a cell; see `Workspace.run`. ``ranks`` None: all live ranks."""
         if every_start:
             self._root.send(AddStartupCell(code, ranks))
-        turn, fetch = self._turn(ranks, code=code), self._values if has_values else None
-        outcome, values = self._run(turn, code, view, fetch, timeout=timeout, max_lines=max_lines)
-        return results_of(outcome, outcome.ranks, values)
+        fetch = self._values if has_values else None
+        cell = self._cell(ranks, code)
+        outcome, values = self._run(cell, view, fetch, timeout=timeout, max_lines=max_lines)
+        return results_of(outcome, values)
 
     def perform(
         self,
@@ -316,7 +363,7 @@ class CellRunner:
         With ``check``, which raises to end the wait, it waits for its turn; else it is refused while
         a cell runs.
         """
-        self._run(self._turn(None, what), task, view, events=events, check=check)
+        self._run(self._cell(None, task, what, events=events), view, check=check)
 
     def evaluate(
         self, expressions: tuple[str, ...], ranks: tuple[int, ...] | None, view: View
@@ -324,32 +371,25 @@ class CellRunner:
         """Evaluate expressions on ranks as a cell; return values by rank."""
 
         def fetch(name: str, outcome: CellOutcome) -> dict[int, dict[str, Any]]:
-            return self.ask(outcome.ranks, GiveValue(name))
+            return self._ask(outcome.ranks, GiveValue(name))
 
-        return self._run(self._turn(ranks, "an exchange"), Evaluate(expressions), view, fetch)[1]
+        return self._run(self._cell(ranks, Evaluate(expressions), "an exchange"), view, fetch)[1]
 
     def _run(
         self,
-        turn: RunningCell,
-        work: str | RankTask | Pack,
+        cell: Cell,
         view: View,
         fetch: Callable[[str, CellOutcome], dict[int, Any]] | None = None,
         *,
-        events: queue.SimpleQueue[Event] | None = None,
         check: Callable[[], object] | None = None,
         timeout: float | None = None,
         max_lines: int = MAX_LINES,
     ) -> tuple[CellOutcome, dict[int, Any]]:
-        """Run code, a task or a call as a cell.
+        """Run a cell, and return its end and values.
 
-        Then ``fetch`` values, before anything else runs; by default those of the replies. With
-        ``check`` it waits for its turn, until ``check`` raises or an event stops it.
+        The values are ``fetch``ed before anything else runs; by default they are those of the replies.
+        With ``check`` the cell waits for its turn, until ``check`` raises or an event stops it.
         """
-        cell: Cell
-        if callable(work):
-            cell = Call(turn.name, turn.ranks, events)
-        else:
-            cell = Cell(turn.name, turn.ranks, events, work=work)
 
         def check_wait() -> None:
             if check is not None:
@@ -360,13 +400,13 @@ class CellRunner:
         # From the announcement on, a Ctrl-C must not interrupt between two steps. So it becomes an
         # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
         wait = None if check is None else check_wait
-        with self.slot.take(turn, view.notice, wait), ExitStack() as until_it_is_over:
+        with self.slot.take(cell, view.notice, wait), ExitStack() as until_it_is_over:
             until_it_is_over.enter_context(ctrl_c(lambda: cell.events.put(StopRequest())))
-            self._begin_cell(cell, view, is_all=turn.is_all)
-            if callable(work):
-                with self._taken_back_on_error(cell):
-                    cell.packed = work(cell.ranks)
-            if callable(work) or (isinstance(work, str) and work.strip() != POST_MORTEM):
+            with self._taken_back_on_error(cell):
+                self._begin_cell(cell, view)
+                if callable(cell.work):
+                    cell.packed, cell.work = cell.work(cell.ranks), None  # which holds values
+            if cell.is_call or (isinstance(cell.work, str) and cell.work.strip() != POST_MORTEM):
                 self._last_cell = cell.name
             outcome = self._execute(cell, view, timeout_s=timeout, max_lines=max_lines)
             until_it_is_over.close()
@@ -381,7 +421,7 @@ class CellRunner:
         """
         found: dict[int, Any] = {}
         if ranks := tuple(sorted(outcome.results)):
-            values, asked = self._ask(ranks, GiveValue(name, MOST_VALUE_NBYTES))
+            values, asked = self._ask_each(ranks, GiveValue(name, MOST_VALUE_NBYTES))
             if asked.was_stopped or asked.taken:
                 raise_for(asked)
             for rank, failure in asked.failures.items():
@@ -391,18 +431,18 @@ class CellRunner:
             found |= {rank: named[""] for rank, named in values.items()}
         return found
 
-    def _begin_cell(self, cell: Cell, view: View, *, is_all: bool) -> None:
+    def _begin_cell(self, cell: Cell, view: View) -> None:
         """Prepare the ranks for a cell and announce it.
 
         A call needs all ranks that the user named.
         """
-        needs_all = cell.has_reply and not is_all
+        needs_all = cell.is_call and not cell.is_all
         chosen, self._is_stopped = cell.ranks, lambda: not cell.events.empty()
         try:
             while True:
                 self._settle(View, view.notice)
-                self._announce(cell, view, is_all=is_all, needs_all=needs_all)
-                if not self._unprepared:
+                self._announce(cell, view, needs_all=needs_all)
+                if not self._dispatch.has_new_ranks:
                     break
                 self._root.forget_cell(cell.name)  # a rank was replaced during the announcement
                 cell.ranks = chosen
@@ -410,27 +450,17 @@ class CellRunner:
             self._is_stopped = lambda: False
         cell.number = view.cell_number
 
-    def line_up(self, ranks: tuple[int, ...] | None, function: str) -> RunningCell:
-        """Queue a call; `apply` runs it, `slot.leave_line` removes it."""
-        turn = self._turn(ranks, "a call", function)
-        self.slot.line_up(turn)
-        return turn
+    def make_call(self, ranks: tuple[int, ...] | None, function: str, pack: Pack) -> Cell:
+        """Make a call, which `apply` runs."""
+        return self._cell(ranks, pack, "a call", code=function)
 
-    def apply(
-        self,
-        turn: RunningCell,
-        pack: Pack,
-        view: View,
-        *,
-        events: queue.SimpleQueue[Event],
-        check: Callable[[], object],
-    ) -> Packed:
-        """Call functions on ranks as a cell, when the queued turn comes.
+    def apply(self, call: Cell, view: View, check: Callable[[], object]) -> Packed:
+        """Run a call when its turn comes.
 
-        ``turn`` is of `line_up`. All ranks that the user named must be alive. ``events`` and
-        ``check`` as in `perform`. Returns the packed values by rank.
+        All ranks that the user named must be alive. ``check`` raises to end the wait. Returns the
+        packed values by rank.
         """
-        return self._run(turn, pack, view, events=events, check=check)[1]
+        return self._run(call, view, check=check)[1]
 
     def join(self, view: View) -> list[RankResult]:
         """Show what was missed, and wait for the running cell.
@@ -441,15 +471,16 @@ class CellRunner:
         if missed is None:
             return []
         missed.tell(view)
-        if missed.cell is None or not missed.running:
+        cell = missed.cell
+        if cell is None or not missed.running:
             missed.show(view)
             return []
-        self._last_cell = missed.cell.name
-        with self.slot.take(RunningCell(missed.cell.name, missed.running)):
-            cell = missed.begin_cell()
-            outcome = self._execute(cell, view, typed=missed.typed)
+        self._last_cell = cell.name
+        with self.slot.take(Cell(cell.name, missed.running)):
+            missed.join_cell(cell)
+            outcome = self._execute(cell, view)
             raise_for(outcome)
-            return results_of(outcome, cell.ranks, self._values(cell.name, outcome))
+            return results_of(outcome, self._values(cell.name, outcome))
 
     def taken(self, text: str) -> None:
         """Leave the running cell: the ranks are lost to this process.
@@ -478,9 +509,8 @@ class CellRunner:
         if answer.joined:
             tell(say_joined(answer.joined))
         if answer.ranks:
-            turn = self._turn(answer.ranks, "a restart")
             try:
-                with self.slot.take(turn):
+                with self.slot.take(Cell(self._next(), answer.ranks, what="a restart")):
                     error = self._settle(make_view, tell)
             except CellRuns:
                 error = None
@@ -500,19 +530,17 @@ class CellRunner:
         tell: Callable[[str], None],
         buffers: Sequence[memoryview] = (),
     ) -> dict[int, dict[str, Any]]:
-        turn = self._turn(ranks, "an exchange")
-        with self.slot.take(turn):
+        """Call ranks between cells; return the named values by rank."""
+        cell = self._cell(ranks, work, "an exchange")
+        with self.slot.take(cell):
             self._settle(View, tell)
-            lost = {
-                rank: self._dispatch.lost[rank]
-                for rank in turn.ranks
-                if rank in self._dispatch.lost
-            }
+            dead = self._dispatch.lost
+            lost = [dead[rank] for rank in cell.ranks if rank in dead]
             if lost and ranks is not None:
-                raise failure_of_rank(next(iter(lost.values())))
-            self._check_left(turn.ranks)
-            here = tuple(rank for rank in turn.ranks if rank not in lost)
-            return self.ask(here, work, buffers)
+                raise failure_of_rank(lost[0])
+            self._check_left(cell.ranks)
+            here = tuple(rank for rank in cell.ranks if rank not in dead)
+            return self._ask(here, work, buffers)
 
     def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:
         errors = []
@@ -536,7 +564,7 @@ class CellRunner:
 
     def interrupt(self) -> tuple[int, ...]:
         """Stop the running cell, else callbacks; return their ranks."""
-        running = self.slot.turn
+        running = self.slot.cell
         if running is None:
             return self.interrupt_callbacks()
         # A loop that waits for the cell stops it as at Ctrl-C. Without such a loop (the cell is not
@@ -544,7 +572,7 @@ class CellRunner:
         if not self._dispatch.is_under_way(running.name):
             self._root.stop_cell(running.name, running.ranks)
         self._dispatch.tell(Interrupted())
-        return tuple(running.ranks)
+        return running.ranks
 
     def interrupt_callbacks(self) -> tuple[int, ...]:
         """Stop callbacks of widgets that run; return their ranks."""

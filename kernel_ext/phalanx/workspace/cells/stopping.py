@@ -6,13 +6,17 @@ limits how long a stop may take.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from phalanx.protocol import (
+    LetIn,
+    RankOrder,
     RankStack,
     Step,
+    StopCell,
     StopReport,
     name_ranks,
     way_out,
@@ -35,7 +39,7 @@ class StopInStep:
     A held rank is let into an operation that another rank has begun, and into all operations that
     come before it on that rank. So an operation that one rank has begun is completed by all. All
     ranks are interrupted once all are held, have begun the same operations, and no operation is
-    open. After ``patience_s`` all are interrupted where they are.
+    open. After `STEP_S` all are interrupted where they are.
 
     The reports need not be of one moment. A report stays true until the rank is let in or
     interrupted, and a rank that is let into an operation begins it sooner or later.
@@ -45,11 +49,9 @@ class StopInStep:
         self,
         let_in: Callable[[tuple[int, ...], tuple[Step, ...]], None],
         interrupt: Callable[[tuple[int, ...]], None],
-        patience_s: float = STEP_S,
     ) -> None:
         self._let_in = let_in
         self._interrupt = interrupt
-        self._patience_s = patience_s
         self._reports: dict[int, StopReport] = {}
         self._begun: dict[Order, int] = {}  # the furthest number of all ranks
         self._sent: dict[int, tuple[Step, ...]] = {}
@@ -75,7 +77,7 @@ class StopInStep:
         if self.is_over or not running:
             return
         if self.due_s is None:
-            self.due_s = now_s + self._patience_s
+            self.due_s = now_s + STEP_S
         going = [rank for rank in sorted(running) if self._state(rank) != "stopped"]
         behind = [rank for rank in going if self._is_behind(rank)]
         is_at_rest = not behind and all(map(self._is_at_rest, going))
@@ -178,47 +180,82 @@ class StopInStep:
 class Stopping:
     """The stop of one cell, with its time limits.
 
-    The cell's loop calls `step` until `step` says that the waiting is over. A rank that stays at
-    one place, in code that is not Python, is named and abandoned. A rank that runs its own code
-    gets up to `PATIENCE_S`. `before` holds the stacks at the cell's time limit. `swallowed` holds
-    the ranks with code that caught the interrupt.
+    The cell's loop calls `step` until `step` says that the waiting is over. A stop holds the ranks
+    until `in_step` interrupts them; another stop does that at once. One more `press` ends the
+    waiting. A rank that stays at one place, in code that is not Python, is named and abandoned. A rank
+    that runs its own code gets up to `PATIENCE_S`. `before` holds the stacks at the cell's time limit.
+    `swallowed` holds the ranks with code that caught the interrupt. ``order`` sends an order to ranks,
+    and ``on_stop`` is called with the first one.
     """
 
     def __init__(
         self,
+        cell: str,
+        order: Callable[[tuple[int, ...], RankOrder], None],
         see: SeePlaces,
-        interrupt: Callable[[tuple[int, ...]], None],
         notice: Callable[[str], None],
+        on_stop: Callable[[], None],
     ) -> None:
+        self._cell = cell
+        self._order = order
         self._see = see
-        self._interrupt = interrupt
         self._notice = notice
+        self._on_stop = on_stop
+        self._name = uuid.uuid4().hex  # ranks interrupt their cell once for each name
+        self.in_step = StopInStep(lambda ranks, steps: order(ranks, LetIn(steps)), self._interrupt)
+        self._n_presses = 0
         self._look_until_s: float | None = None
         self._stopped_s: float | None = None
         self._has_asked = False
         self._seen: dict[int, RankStack] | None = None
         self._is_said = False
+        self.was_pressed = self.has_timed_out = False  # which of them came first
         self.before: dict[int, RankStack] = {}
         self.swallowed: set[int] = set()
 
     @property
     def has_begun(self) -> bool:
         """Whether the ranks were interrupted, or are about to be."""
-        return self._look_until_s is not None or self._stopped_s is not None
+        times = self._look_until_s, self._stopped_s
+        return self._n_presses > 0 or times != (None, None)
+
+    @property
+    def due_s(self) -> float | None:
+        """Return when `step` is due, even if no event comes."""
+        return self.in_step.due_s if self._is_held else None
+
+    @property
+    def _is_held(self) -> bool:
+        return self._stopped_s is not None and not self.in_step.is_over
 
     def time_is_up(self, running: Collection[int], now_s: float) -> None:
         """Stop the ranks at the time limit, after sampling their stacks."""
-        if not self.has_begun:
+        if running and not self.has_begun:
+            self.has_timed_out = True
             self._see(tuple(sorted(running)), False)
             self._look_until_s = now_s + LOOK_S
 
-    def stop(self, running: Collection[int], now_s: float) -> bool:
-        """Stop the ranks now; return False if they were stopped already."""
-        if self._stopped_s is not None:
-            return False
-        self._stopped_s = now_s
-        self._interrupt(tuple(sorted(running)))
-        return True
+    def press(self) -> None:
+        """Take a Ctrl-C, which `step` handles."""
+        if self._is_held:
+            self.in_step.hurry()
+        else:
+            self._n_presses += 1
+
+    def stop(self, running: Collection[int], now_s: float) -> None:
+        """Stop the ranks, or interrupt those that were stopped before."""
+        if self._stopped_s is None:
+            self._hold(running, now_s)
+        elif self._is_held:
+            self.in_step.hurry()
+        else:
+            self._interrupt(tuple(sorted(running)))
+
+    def release(self, running: Collection[int], now_s: float) -> None:
+        """Interrupt the ranks that are still held: the waiting is over."""
+        if running and self._is_held:
+            self.in_step.hurry()
+            self.in_step.step(running, now_s)
 
     def take(self, stacks: Mapping[int, RankStack]) -> None:
         if self._has_asked:
@@ -228,9 +265,34 @@ class Stopping:
 
     def step(self, running: Collection[int], now_s: float) -> bool:
         """Do what is due; return True when the waiting is over."""
+        if running and self._n_presses:
+            self.was_pressed = not self.has_timed_out
+            self._hold(running, now_s)
+        is_over = self._look(running, now_s) or self._n_presses > 1
+        if self._is_held:
+            self.in_step.step(running, now_s)
+        return is_over
+
+    def _hold(self, running: Collection[int], now_s: float) -> None:
+        """Hold the ranks before their next operation.
+
+        They report how far they are. One that gets no further order is interrupted.
+        """
+        if self._stopped_s is None:
+            self._stopped_s = now_s
+            self._order(tuple(sorted(running)), StopCell(self._cell, self._name, 2 * STEP_S))
+            self._on_stop()
+
+    def _interrupt(self, ranks: tuple[int, ...]) -> None:
+        """Raise KeyboardInterrupt on these ranks, once for each stop."""
+        self._order(ranks, StopCell(self._cell, self._name))
+        self._name = uuid.uuid4().hex
+
+    def _look(self, running: Collection[int], now_s: float) -> bool:
+        """Find ranks that do not react; return whether only such are left."""
         if self._stopped_s is None:
             if self._look_until_s is not None and (self.before or now_s >= self._look_until_s):
-                self.stop(running, now_s)
+                self._hold(running, now_s)
             return False
         if not running:
             return False

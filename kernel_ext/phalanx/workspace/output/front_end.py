@@ -8,15 +8,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from phalanx.protocol import WorldTopology, format_ranks, name_ranks
 
-from .events import Clear, Display
 from .lines import StreamName
 
+WIDGET = "application/vnd.jupyter.widget-view+json"  # a view of a widget
+# Formats that a browser shows in an <img>, the best first.
+IMAGE_KINDS = (
+    "image/svg+xml",
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "image/bmp",
+    "image/avif",
+)
 FIRST_S = 1.0  # shorter cells show no status line and query nothing
 INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of a rank's output."""
+
+    rank: int
+    stream: StreamName
+    text: str
+
+
+@dataclass(frozen=True)
+class Display:
+    """A figure, table or value, as a MIME bundle.
+
+    ``is_result``: this is the value of the cell's last expression. ``display_id``: the rank's name
+    for a display that may be updated, else "". ``is_update``: this is such an update.
+    """
+
+    rank: int
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    is_result: bool
+    display_id: str = ""
+    is_update: bool = False
+
+
+def is_image(data: dict[str, Any]) -> bool:
+    """Return whether a MIME bundle holds only pictures.
+
+    Plain text beside a picture is ignored: it is only the name of the figure.
+    """
+    kinds = data.keys() - {"text/plain"}
+    return bool(kinds) and all(kind in IMAGE_KINDS for kind in kinds)
+
+
+@dataclass(frozen=True)
+class Clear:
+    """A rank clears its figures (`clear_output`).
+
+    ``wait``: keep them until the next figure comes.
+    """
+
+    rank: int
+    wait: bool
 
 
 @dataclass(frozen=True)

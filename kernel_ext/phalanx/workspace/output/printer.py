@@ -22,8 +22,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
-from .events import Clear, Display, Event, Text, is_image
-from .front_end import View
+from .front_end import Clear, Display, Text, View, is_image
 from .lines import LINE_LIMIT, LineAssembler, StreamName
 
 _NUMBER = re.compile(r"\d+")
@@ -189,7 +188,7 @@ class CellOutput:
         self._bars: dict[int, str] = {}
         self._has_clears = False
         self._next_bars_s = 0.0
-        self._results: dict[int, Display] = {}
+        self.results: dict[int, Display] = {}  # values of the last expression
         self._view_due_s: float | None = None
 
     def text(self, event: Text, now_s: float) -> None:
@@ -202,7 +201,7 @@ class CellOutput:
     def display(self, event: Display | Clear, now_s: float) -> None:
         """Take a figure or a clear; keep a result for the end."""
         if isinstance(event, Display) and event.is_result:
-            self._results[event.rank] = in_bounds(event)
+            self.results[event.rank] = event
             return
         if isinstance(event, Clear):
             kind, self._has_clears = f"clear {event.wait}", True
@@ -254,10 +253,10 @@ class CellOutput:
         if self.n_hidden > 0:
             self._view.notice(f"{self.n_hidden} more lines; %distributed output RANK shows them")
         values: dict[str, tuple[list[int], Display]] = {}
-        for rank, event in sorted(self._results.items()):
+        for rank, event in sorted(self.results.items()):
             values.setdefault(repr(event.data), ([], event))[0].append(rank)
         for ranks, event in values.values():
-            self._view.display(tuple(ranks), event)
+            self._view.display(tuple(ranks), in_bounds(event))
         self._view.refresh(math.inf)
 
     def _show(self, merged: list[MergedLine]) -> None:
@@ -354,14 +353,14 @@ class LateOutput:
         self._queue: queue.SimpleQueue[tuple[_EndedCell, Text | Display]] = queue.SimpleQueue()
         self._is_drawing = False
 
-    def of(self, view: View, ranks: tuple[int, ...]) -> Callable[[Event], None]:
+    def of(self, view: View, ranks: tuple[int, ...]) -> Callable[[object], None]:
         """Return a function that takes the events of one ended cell.
 
         The cell ran on ``ranks``. ``view`` is used for these events only.
         """
         cell = _EndedCell(view, ranks, CellOutput(view, self._max_lines))
 
-        def take(event: Event) -> None:
+        def take(event: object) -> None:
             # Skip results and updates: they belong in the output that the cell has already shown.
             if not isinstance(event, Text | Display) or (
                 isinstance(event, Display) and (event.is_update or event.is_result)

@@ -22,7 +22,7 @@ from support.waiting import wait_until
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.rank.values.packed_calls import fetch
 from phalanx.workspace import PendingCall, View
-from phalanx.workspace.cells.slot import CellRuns
+from phalanx.workspace.cells.cell import CellRuns
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from support.waiting import wait_until
 from phalanx.protocol import Notice
 from phalanx.workspace import Display, View
 from phalanx.workspace.cells.cell import Cell
-from phalanx.workspace.output.events import Clear, Text
+from phalanx.workspace.output.front_end import Clear, Text
 from phalanx.workspace.output.printer import LateOutput
 
 

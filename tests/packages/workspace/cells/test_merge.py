@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.workspace import View
-from phalanx.workspace.output.events import Text
+from phalanx.workspace.output.front_end import Text
 from phalanx.workspace.output.printer import LONGEST_S, WINDOW_S, CellOutput, LineMerger
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.protocol import CellEnded, CellStatus, CellStatusReply
-from phalanx.workspace.cells.cell import Call, Cell
+from phalanx.protocol import CellEnded, CellStatus, CellStatusReply, GiveLastError
+from phalanx.workspace.cells.cell import Cell
 from phalanx.workspace.cells.dispatch import RequestResender
 
 RANKS = (0, 1, 2)
@@ -87,7 +87,7 @@ def test_a_stop_sends_at_once_what_has_not_begun():
 
 
 def test_a_cell_that_the_root_does_not_know_is_sent_until_it_has_begun():
-    resent = Resent(Call("cell", RANKS, is_announced=False))
+    resent = Resent(Cell("cell", RANKS, GiveLastError(), is_announced=False))
     assert resent.at(2.0, begun=(0,), listed=False) == [1, 2]
 
 
@@ -99,7 +99,7 @@ def test_a_stop_also_hurries_what_was_sent_again_already():
 
 
 def test_a_call_without_the_values_of_a_rank_that_has_ended_is_sent_again():
-    resent = Resent(Call("cell", RANKS))
+    resent = Resent(Cell("cell", RANKS, GiveLastError()))
     assert resent.at(2.0, begun=RANKS) == []
     assert resent.at(4.0, begun=RANKS, ended=(1,)) == [1]
     assert resent.at(8.0, listed=False, running=(0, 1)) == [0, 1]

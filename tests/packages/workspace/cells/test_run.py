@@ -8,11 +8,11 @@ import os
 import signal
 import weakref
 
-from phalanx.protocol import CellEnded, StacksAre, Step, StopReport
+from phalanx.protocol import CellEnded, RankSays, StacksAre, Step, StopReport
 from phalanx.workspace import Display, View
 from phalanx.workspace.cells import loop
-from phalanx.workspace.cells.cell import Cell
-from phalanx.workspace.output.events import Clear, Ended, RankNotice, StopRequest, Text
+from phalanx.workspace.cells.cell import Cell, Ended, StopRequest
+from phalanx.workspace.output.front_end import Clear, Text
 from phalanx.workspace.output.printer import CellOutput
 
 
@@ -53,7 +53,7 @@ class FakeRanks:
         self.sent.append(("hold", ranks))
         if self.held is not None:
             for rank in ranks:
-                self.cell.events.put(RankNotice(rank, self.held))
+                self.cell.events.put(RankSays(rank, self.held))
         else:
             self.end(ranks)
 

@@ -34,7 +34,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.widgets import monitor, topology
 from phalanx.widgets.frames.rates import Rates
 from phalanx.workspace import Workspace
-from phalanx.workspace.cells import loop
+from phalanx.workspace.cells import stopping
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ while True:
 
 
 def test_a_stop_keeps_ranks_of_two_hosts_in_step(ws, monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
+    monkeypatch.setattr(stopping, "STEP_S", PATIENCE_S)
     epoch = ws.run("px.init().describe()['epoch']")
     path = tmp_path / "stepped"
     with BackgroundCell(ws, LOOP.format(path=str(path))) as cell:

@@ -22,7 +22,7 @@ from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import GetTopology, RankInfo
 from phalanx.workspace import Workspace, list_workspaces, stop_workspace
 from phalanx.workspace.cells.attach import AttachSync
-from phalanx.workspace.cells.cell import AttachedCell
+from phalanx.workspace.cells.cell import Cell
 from phalanx.workspace.cells.runner import CellRunner
 
 pytestmark = pytest.mark.slow
@@ -218,15 +218,20 @@ def test_a_cell_that_was_joined_is_over_though_its_idle_status_was_lost(
     taken, monkeypatch, tmp_path
 ):
     lost = []
-    take = AttachedCell._take
+    take = Cell.on_iopub
 
     def take_some(cell, rank, message):
-        if rank == 1 and not lost and message["content"].get("execution_state") == "idle":
+        if (
+            cell.is_attached
+            and rank == 1
+            and not lost
+            and message["content"].get("execution_state") == "idle"
+        ):
             lost.append(message)
         else:
             take(cell, rank, message)
 
-    monkeypatch.setattr(AttachedCell, "_take", take_some)
+    monkeypatch.setattr(Cell, "on_iopub", take_some)
     go = tmp_path / "go"
     code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nkept = 1"
     with BackgroundCell(taken.ws, code) as cell:

@@ -14,7 +14,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import CellError
 from phalanx.workspace import Workspace
-from phalanx.workspace.cells import loop
+from phalanx.workspace.cells import stopping
 from phalanx.workspace.cells.stopping import StopInStep
 
 DIFFER = "variables may differ; px.broadcast them before you go on"
@@ -70,7 +70,7 @@ def stop(ws, code, view=None, waiting=(), **options):
 @pytest.fixture
 def patient(monkeypatch):
     """A stop that waits for ranks on a busy machine, too."""
-    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
+    monkeypatch.setattr(stopping, "STEP_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def due_once_all_have_reported(monkeypatch):
                 self.due_s = now_s
             super().step(running, now_s)
 
-    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
-    monkeypatch.setattr(loop, "StopInStep", Due)
+    monkeypatch.setattr(stopping, "STEP_S", PATIENCE_S)
+    monkeypatch.setattr(stopping, "StopInStep", Due)
 
 
 def values(ws, code):
@@ -130,7 +130,7 @@ def test_what_the_cell_does_about_the_stop_is_not_held(ws, patient):
 
 
 def test_a_rank_in_input_after_an_operation_is_not_held(ws, monkeypatch):
-    monkeypatch.setattr(loop, "STEP_S", 1e9)  # a stop that waits for no rank would have no end
+    monkeypatch.setattr(stopping, "STEP_S", 1e9)  # a stop that waits for no rank would have no end
 
     class AskedView(BegunNotices):
         """Has a prompt that nobody answers."""

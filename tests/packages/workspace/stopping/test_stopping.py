@@ -10,21 +10,27 @@ MOVING = RankStack(place="train.py:80 in save")
 
 
 class Stopped:
-    """A `Stopping` whose questions, interrupts and notices are kept."""
+    """A `Stopping` whose questions, stops and notices are kept."""
 
     def __init__(self):
         self.asked, self.sent, self.said = [], [], []
         self.it = Stopping(
+            "cell",
+            self._order,
             lambda ranks, is_twice: self.asked.append((ranks, is_twice)),
-            self.sent.append,
             self.said.append,
+            lambda: None,
         )
+
+    def _order(self, ranks, order):
+        if order.hold_s:  # the first order, before those of `StopInStep`
+            self.sent.append(ranks)
 
 
 def test_who_reacts_is_not_asked_about():
     stopped = Stopped()
-    assert stopped.it.stop({0, 1}, 5.0)
-    assert not stopped.it.stop({0, 1}, 5.1)
+    stopped.it.stop({0, 1}, 5.0)
+    stopped.it.stop({0, 1}, 5.1)
     assert stopped.sent == [(0, 1)]
     assert not stopped.it.step({1}, 6.0)
     assert not stopped.it.step((), 99.0)

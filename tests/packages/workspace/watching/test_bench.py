@@ -16,7 +16,7 @@ from support.waiting import wait_until
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.workspace import Workspace
 from phalanx.workspace import bench as bench_module
-from phalanx.workspace.cells.slot import CellRuns, ExecutionSlot, RunningCell
+from phalanx.workspace.cells.cell import Cell, CellRuns, ExecutionSlot
 
 # A sweep of these is over long after every stop: small sizes take a tenth of a second each, the
 # large ones minutes.
@@ -235,13 +235,13 @@ def test_a_rank_that_dies_is_named(breakable):
 
 def test_turns():
     turns = ExecutionSlot()
-    with turns.take(RunningCell("a", (0, 1), code="\n  x = 1  \ny")):
+    with turns.take(Cell("a", (0, 1), "\n  x = 1  \ny")):
         assert turns.is_taken
         with (
             pytest.raises(CellRuns, match=r"^a cell runs already on ranks 0-1: `x = 1`; wait"),
-            turns.take(RunningCell("b", (0,))),
+            turns.take(Cell("b", (0,))),
         ):
             pass
     assert not turns.is_taken
-    assert turns.turn is None
-    assert "`" + "y" * 59 + "…`" in RunningCell("b", (0,), code="y" * 80).text
+    assert turns.cell is None
+    assert "`" + "y" * 59 + "…`" in Cell("b", (0,), "y" * 80).text
