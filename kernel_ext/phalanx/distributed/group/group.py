@@ -319,7 +319,7 @@ class Group:
         >>> px.init().barrier(timeout=5.0)
         """
         try:
-            self._engine.barrier(call_seconds(timeout))
+            self._engine.run("barrier", timeout=call_seconds(timeout))
         except BaseException:
             self._tell_failure()
             raise

@@ -78,7 +78,7 @@ def begun_output(nbytes: int, like: str) -> tuple[str, bool, bool]:
 
 
 def endless_send(dst: int, nbytes: int) -> None:
-    engine().send(np.ones(nbytes // 8), dst)
+    engine().run("send", np.ones(nbytes // 8), None, dst)
 
 
 def send_and_close(dst: int, sizes: list[int]) -> None:

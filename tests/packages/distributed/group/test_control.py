@@ -46,7 +46,7 @@ def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_rank
         rank=0, size=2, epoch=1, hosts=[0, 0], slots=[0, 1], arena=arena, page=page
     )
     try:
-        group.send(np.zeros(64 << 10, np.uint8), 1, timeout=5.0)  # rank 1 never comes
+        group.run("send", np.zeros(64 << 10, np.uint8), None, 1, 5.0)  # rank 1 never comes
     finally:
         group.close()
         arena.close()
@@ -70,12 +70,11 @@ def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in():
     group = _native.Group(
         rank=0, size=2, epoch=1, hosts=[0, 0], slots=[0, 1], arena=arena, page=page
     )
-    nothing = ("", -1, 0)
     seen = []
 
     def let_in():
-        wait_until(lambda: page.progress(0)[3] is not None, "rank 0 is held")
-        seen.append(page.progress(0))
+        wait_until(lambda: page.held(0) is not None, "rank 0 is held")
+        seen.append((page.held(0), page.activity(0)))
         page.let_in(0, 2, 0, 1, 1)  # of another epoch
         page.let_in(0, 1, 0, 1, 1)
 
@@ -83,12 +82,14 @@ def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in():
     try:
         page.hold(0, threading.get_native_id())
         helper.start()
-        group.send(np.zeros(3), 1)  # rank 1 never comes
+        group.run("send", np.zeros(3), None, 1)  # rank 1 never comes
         helper.join()
-        assert seen == [(1, [(0, 0, False, nothing, nothing)], [], (0, "send", 1, 1))]
-        assert page.progress(0)[2:] == ([(0, 1, False, 1), (0, 1, True, 0)], None)
+        activity = (1, {0: ("", 0, 0, 0, "", 0)}, (-1, "", -1, 0), {})
+        assert seen == [((0, "send", 1, 1), activity)]
+        assert page.activity(0)[3] == {(0, 1): (1, 0, False, False)}
+        assert page.held(0) is None
         assert not page.drop_hold(0)
-        group.send(np.zeros(3), 1)
+        group.run("send", np.zeros(3), None, 1)
         with pytest.raises(ValueError, match="no such slot"):
             page.hold(2, 1)
         page.release(1)

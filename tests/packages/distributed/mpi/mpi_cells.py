@@ -68,10 +68,10 @@ def truths() -> None:
     for rounds in (size, 1000 * size):
         x, out = np.tile(mine, rounds).view(bool), np.empty(6 * rounds, bool)
         for op, expected in (("all_sum", some), ("all_max", some), ("all_min", every)):
-            getattr(engine, op)(x, out)
+            engine.run(op, x, out)
             assert out.tobytes() == expected * rounds, (op, x.size)
         share = out[: x.size // size]
-        engine.sum_scatter(x, share)
+        engine.run("sum_scatter", x, share)
         assert share.tobytes() == some * (rounds // size), x.size
 
 
@@ -248,7 +248,7 @@ def hear_of_failure() -> str:
     while engine.failure is None and time.monotonic() < deadline_s:
         engine._world.listen()
         time.sleep(0.001)
-    return text_of(px.DistributedError, engine.barrier)
+    return text_of(px.DistributedError, engine.run, "barrier")
 
 
 def mismatch(where: str) -> str:
@@ -261,9 +261,9 @@ def mismatch(where: str) -> str:
             return hear_of_failure()
     x = np.ones((2, 300) if rank == 1 else 600, np.float32)
     out = np.zeros_like(x)
-    said = text_of(px.CollectiveMismatch, engine.all_sum, x, out)
+    said = text_of(px.CollectiveMismatch, engine.run, "all_sum", x, out)
     assert not out.any()
-    assert text_of(px.CollectiveMismatch, engine.barrier) == said
+    assert text_of(px.CollectiveMismatch, engine.run, "barrier") == said
     return said
 
 
@@ -273,22 +273,22 @@ def mismatch_and_missing() -> str:
     if engine.rank == 2:
         return hear_of_failure()
     x = np.ones(1 + engine.rank, np.float32)
-    return text_of(px.CollectiveMismatch, engine.all_sum, x, x.copy())
+    return text_of(px.CollectiveMismatch, engine.run, "all_sum", x, x.copy())
 
 
 def pair_mismatch() -> str:
     engine = engine_of_world()
     x = np.ones(9 + engine.rank * 20_000)
     if engine.rank == 0:
-        engine.send(x, 1)
-        return text_of(px.CollectiveMismatch, engine.barrier)
-    return text_of(px.CollectiveMismatch, engine.recv, x, 0)
+        engine.run("send", x, None, 1)
+        return text_of(px.CollectiveMismatch, engine.run, "barrier")
+    return text_of(px.CollectiveMismatch, engine.run, "recv", None, x, 0)
 
 
 def pair_timeout() -> str:
     engine = engine_of_world()
     if engine.rank == 1:
-        return text_of(px.CollectiveTimeout, engine.recv, np.empty(3), 0, timeout=0.3)
+        return text_of(px.CollectiveTimeout, engine.run, "recv", None, np.empty(3), 0, timeout=0.3)
     return hear_of_failure()
 
 
