@@ -55,15 +55,15 @@ def mismatched(what: str) -> list[float]:
     outs.append({"dtype": np.zeros(4, np.int64), "shape": np.zeros((2, 2), np.float32)}[what])
     if group.rank == 0:
         for _ in outs:
-            group.send(x, 1)
+            group.run("send", x, None, 1)
     elif group.rank == 1:
         try:
             for out in outs:
-                group.recv(out, 0)  # recv
+                group.run("recv", None, out, 0)  # recv
         except px.CollectiveMismatch:
             assert (outs[-1] == 0).all()
             raise
-    group.barrier()
+    group.run("barrier")
     return []
 
 
