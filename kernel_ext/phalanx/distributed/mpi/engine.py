@@ -143,8 +143,8 @@ class MpiEngine:
     def submit(
         self,
         op: str,
-        x: Array,
-        out: Array,
+        x: Any,
+        out: Any,
         root: int = 0,
         timeout: float | None = None,
         dtype: str = "",
