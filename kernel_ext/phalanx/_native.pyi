@@ -439,7 +439,7 @@ def fast_path(
     """Run an operation on a `Group` if its arguments need no conversion.
 
     Returns the result of the operation: ``x`` for "send", an array like ``x`` for "recv". For both,
-    ``root`` is the other rank.
+    ``root`` is the other rank. "barrier" ignores the arrays and returns None.
 
     Arguments that need no conversion: C-contiguous arrays of numpy's own types or ml_dtypes'
     bfloat16, ``out`` None or of the result's shape, a timeout of None or a Python number.

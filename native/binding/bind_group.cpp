@@ -8,8 +8,13 @@ namespace phalanx::binding {
 namespace {
 
 OpKind kind_named(std::string_view name) {
-    for (const OpKind kind : kOpKinds) {
-        if (name_of(kind) == name) return kind;
+    static const auto names = [] {
+        std::vector<std::string> made;
+        for (const OpKind kind : kOpKinds) made.push_back(name_of(kind));
+        return made;
+    }();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        if (names[i] == name) return kOpKinds[i];
     }
     throw py::value_error("no operation is called '" + std::string(name) + "'");
 }

@@ -46,7 +46,7 @@ const Known& known() {
     if (it != nullptr) return *it;
     auto* made = new Known;
     for (const OpKind kind : kOpKinds) {
-        if (kind != OpKind::kBarrier && kind != OpKind::kSplit) made->kinds.push_back(named(kind));
+        if (kind != OpKind::kSplit) made->kinds.push_back(named(kind));
     }
     for (const Dtype dtype : all_dtypes()) {
         if (dtype == Dtype::bfloat16) continue;  // from ml_dtypes, not numpy
@@ -163,9 +163,18 @@ struct Arguments {
     PyObject *name, *engine, *x, *out, *root, *timeout, *dtype;
 };
 
+py::object barrier(const Arguments& given) {
+    py::detail::make_caster<Group> caster;
+    Call call;
+    if (!caster.load(given.engine, false) || !timeout_of(given.timeout, call.timeout)) return {};
+    run_call(py::detail::cast_op<Group&>(caster), call);
+    return py::none();
+}
+
 // Returns the result, or null for the slow path.
 py::object take(const Arguments& given) {
     const NamedKind* op = kind_of(given.name);
+    if (op != nullptr && op->kind == OpKind::kBarrier) return barrier(given);
     if (op != nullptr && op->kind == OpKind::kSend && given.out != Py_None) return {};
     const Array* x = op == nullptr ? nullptr : plain_array(given.x, 0);
     if (x == nullptr || !PyUnicode_Check(given.dtype)) return {};
