@@ -7,12 +7,6 @@ mappings that its caller has opened.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from numpy.typing import NDArray
-
-from ._native_spans import TraceSummarizer as TraceSummarizer
-from ._native_spans import entered as entered
-from ._native_spans import find_stragglers as find_stragglers
-
 # Kinds of an abort of an epoch (`ControlPage.abort`).
 ABORT_RANK_FAILURE: int
 ABORT_MISMATCH: int
@@ -60,16 +54,18 @@ class ControlPage:
         self, slot: int
     ) -> tuple[
         int,
-        dict[int, tuple[str, int, int, int]],
+        dict[int, tuple[str, int, int, int, str, int | None]],
         tuple[int, str, int, int],
         dict[tuple[int, int], tuple[int, int, bool, bool]],
     ]:
         """Return the operations of the rank in ``slot``.
 
         The result is ``(epoch, groups, pair, messages)``. ``groups`` is ``{tag: (op, seq, done,
-        queued)}`` with one entry for each group of the rank, by the group's tag (0: the world).
-        ``op`` is empty between operations; ``done`` is the number of the last one completed (0:
-        none); ``queued`` counts the operations that were submitted and are not complete. ``pair``
+        queued, done_op, begun)}`` with one entry for each group of the rank, by the group's tag (0:
+        the world). ``op`` is empty between operations; ``done`` is the number of the last one
+        completed (0: none) and ``done_op`` its operation; ``queued`` counts the operations that
+        were submitted and are not complete; ``begun`` is the number of the last one begun or
+        submitted (None: unknown at this moment). ``pair``
         is the message that the rank waits for: ``(channel, "send" or "recv", peer, seq)``, with
         channel -1 for none. ``messages`` is ``{(tag, peer): (sent, received, sends, receives)}``:
         the number of messages that have passed with a rank of the world, and whether the rank waits
@@ -96,11 +92,17 @@ class ControlPage:
         """
 
     def trace(self, slot: int, since: int = 0) -> tuple[bytes, int]:
-        """Return the flight recorder in ``slot`` as `Recorder.read` does.
+        """Return the records of ``slot`` and how many are lost.
 
-        The rank may be dead. ``since``: return only the records from this number on, and no count
-        of the records before. If the recorder has fewer records, another process is the rank now:
-        return all its records.
+        The flight recorder has the rank's last 4096 operations, oldest first, of all its groups. The record of an
+        operation that runs is never overwritten. The rank may be dead. Safe from any thread, at any
+        time. A record is 8 words of 64 bits: ``number << 1 | runs``, then ``epoch << 40 | seq``,
+        bytes, tag of the group, times entered, arrived and ended (CLOCK_MONOTONIC in ns, 0 if
+        unknown), ``op | algorithm << 8 | dtype << 16 | channel << 24 | failure << 32 | peer <<
+        40``. ``failure`` is an ``ABORT_...``, ``peer`` a rank of the world.
+
+        ``since``: return only the records from this number on, and no count of the records before.
+        If the recorder has fewer records, another process is the rank now: return all its records.
         """
 
     def counters(self, slot: int) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
@@ -154,47 +156,63 @@ class ControlPage:
         With ``peer``: into the messages to, or from, this rank of the world.
         """
 
-    def progress(
-        self, slot: int
-    ) -> tuple[
-        int,
-        list[tuple[int, int | None, bool, tuple[str, int, int], tuple[str, int, int]]],
-        list[tuple[int, int, bool, int]],
-        tuple[int, str, int, int] | None,
-    ]:
-        """Return the progress of the rank in ``slot``.
+    def held(self, slot: int) -> tuple[int, str, int, int] | None:
+        """Return the operation before which a rank is held.
 
-        The result is ``(epoch, groups, messages, held)``. ``groups`` has ``(group, begun, is_open,
-        current, done)``: the number of the last operation begun or submitted (None: unknown at this
-        moment), whether one is not complete, the present operation and the last one completed. The
-        last two are ``(op, -1, number)``, with number 0 for none. ``messages`` has ``(group, peer,
-        is_recv, begun)``. ``held`` is ``(group, op, peer, number)`` of the operation before which
-        the rank is held, or None.
+        The result is ``(tag, op, peer, number)``, with peer -1 for a collective; None: not held.
         """
 
     def close(self) -> None: ...
 
-@final
-class Recorder:
-    """Flight recorder of a rank process: its last 4096 operations.
-
-    All groups of the process share the recorder. It lies in ``page``, at the page's author, and the
-    supervisor reads it there; without a ``page`` it lies in the process's own memory. The record of
-    an operation that runs is never overwritten.
-    """
-
-    def __init__(self, page: ControlPage | None = None) -> None: ...
-    def read(self) -> tuple[bytes, int]:
-        """Return the records, oldest first, and the number of lost records.
-
-        Safe from any thread, at any time. A record is 8 words of 64 bits: ``number << 1 | runs``,
-        then ``epoch << 40 | seq``, bytes, tag of the group, times entered, arrived and ended
-        (CLOCK_MONOTONIC in ns, 0 if unknown), ``op | algorithm << 8 | dtype << 16 | channel << 24 |
-        failure << 32 | peer << 40``. ``failure`` is an ``ABORT_...``, ``peer`` a rank of the world.
-        """
-
 def trace_names() -> dict[str, dict[int, str]]:
     """Return the names for numbers in records, by field: "op", "algorithm", "dtype"."""
+
+@final
+class TraceSummarizer:
+    """Read the new records of one recorder; one thread at a time."""
+
+    def __init__(self) -> None: ...
+    @property
+    def has_open(self) -> bool:
+        """Whether an operation ran at the last read."""
+
+    @property
+    def since(self) -> int:
+        """Return the number of the oldest record that the next read needs."""
+
+    def read(
+        self, packed: bytes
+    ) -> tuple[
+        list[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]],
+        int,
+        bytes,
+        list[tuple[int, int, int, int, bool]],
+    ]:
+        """Return ``(spans, missed, entries, uses)`` of records as `ControlPage.trace` packs them.
+
+        Spans and uses have the fields of `phalanx.protocol`'s, with numbers (0 to 255) for names.
+        At most 16 spans are of finished operations (64 after a pause); each running operation has
+        its own span. ``missed`` operations began, ended and were overwritten since the last read.
+        ``entries`` are group, place, entered and ended (0: it runs) of the 128 newest collectives,
+        in words of 64 bits.
+        """
+
+def entered(entries: bytes, rank: int, host: int, unsure_ns: int) -> bytes:
+    """Add ``rank`` before each of the entries, and ``host`` after.
+
+    Times are of the clock of ``host``; ``unsure_ns`` is its largest error beside another host's.
+    """
+
+def find_stragglers(
+    seen: bytes, from_ns: int, until_ns: int, members: dict[int, int]
+) -> tuple[int, list[tuple[int, int, int, int]], int, int]:
+    """Find late ranks in the result of `entered`.
+
+    Returns ``(compared, late, unsure, unsure_ns)``. Compared are collectives that the first rank
+    completed after ``from_ns`` and not after ``until_ns``. A group in ``members`` counts only when
+    this number of its ranks is present. ``late`` has ``(rank, count, late_ns, worst_ns)`` of the
+    ranks that came last to some collective.
+    """
 
 @final
 class Arena:
@@ -233,9 +251,8 @@ class Group:
     counts the ranks on this machine, if some of them share no arena; if there are more ranks than
     cores, no rank spins while it waits. ``page_slots[r]`` is the slot of rank r on the page, -1 for
     a rank on another host (default: ``slots``). A link is broken if its other end does not answer
-    the kernel for ``silence_s`` seconds. ``recorder`` is this process's; without one the group has
-    its own. ``selector`` has the largest size in bytes for which each algorithm is used, the same
-    on all ranks; sizes that are not given keep their default.
+    the kernel for ``silence_s`` seconds. ``selector`` has the largest size in bytes for which each
+    algorithm is used, the same on all ranks; sizes that are not given keep their default.
     """
 
     CHANNELS: int
@@ -259,7 +276,6 @@ class Group:
         ranks_here: int = 0,
         page_slots: Sequence[int] = (),
         silence_s: float | None = None,
-        recorder: Recorder | None = None,
         selector: Mapping[str, int] = ...,
     ) -> None: ...
     timeout: float | None  # default for calls without a timeout
@@ -275,54 +291,29 @@ class Group:
     def failure(self) -> tuple[int, int, str] | None:
         """Return ``(kind, culprit, message)`` after an abort; None before."""
 
-    # x and out: C-contiguous numpy arrays of the same supported dtype. ``dtype`` names the type of
-    # their bytes if numpy has no name for it (uint16 as "bfloat16").
-    # out has the size of x and may be x, unless said otherwise.
-    def all_sum(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
-    ) -> None: ...
-    def all_max(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
-    ) -> None: ...
-    def all_min(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
-    ) -> None: ...
-    # out: size times as large as x; x may be this rank's block of out
-    def all_gather(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
-    ) -> None: ...
-    # x: one block for each rank; out: the size of one block, not overlapping x
-    def sum_scatter(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
-    ) -> None: ...
-    # x: one block for each rank; out does not overlap x
-    def all_to_all(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
-    ) -> None: ...
-    def broadcast(
+    def run(
         self,
-        x: NDArray[Any],
-        out: NDArray[Any],
-        root: int,
+        op: str,
+        x: Any = None,
+        out: Any = None,
+        root: int = 0,
         timeout: float | None = None,
         dtype: str = "",
-    ) -> None: ...
-    def send(
-        self, x: NDArray[Any], dst: int, timeout: float | None = None, dtype: str = ""
     ) -> None:
-        """Send to one rank; up to 64 KiB are sent without waiting.
+        """Run an operation: a collective, "barrier", "split", "send" or "recv".
 
-        ``dtype`` names the type of the bytes if numpy has no name for it.
+        x and out are C-contiguous numpy arrays of the same supported dtype. ``dtype`` names the
+        type of their bytes if numpy has no name for it (uint16 as "bfloat16").
+
+        out has the size of x and may be x, with three exceptions. "all_gather" and "split": out is
+        size times as large, and x may be this rank's block of out. "sum_scatter": x has one block
+        for each rank, out is the size of a block and does not overlap x. "all_to_all": both have
+        one block for each rank and do not overlap. "split" exchanges the data for a split of the
+        group, as "all_gather" does.
+
+        "send" has no out, "recv" no x, "barrier" neither. ``root`` is the root of a "broadcast", or
+        the other rank of a message. Up to 64 KiB are sent without waiting.
         """
-
-    def recv(
-        self, out: NDArray[Any], src: int, timeout: float | None = None, dtype: str = ""
-    ) -> None: ...
-    def barrier(self, timeout: float | None = None) -> None: ...
-    def split(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Exchange the data for a split of the group, as all_gather does."""
 
     def submit(
         self,
@@ -338,8 +329,8 @@ class Group:
         x and out are kept alive until the operation is complete, even if nothing references the
         Work. While any operation is queued, a direct call waits for its turn behind it. 1024
         operations may be queued; then this call waits. ``timeout`` starts now; while the operation
-        is queued behind others, the thread that waits for it checks the timeout. "barrier" ignores
-        x and out.
+        is queued behind others, the thread that waits for it checks the timeout. Messages are
+        refused.
         """
 
     @property
@@ -448,7 +439,7 @@ def fast_path(
     """Run an operation on a `Group` if its arguments need no conversion.
 
     Returns the result of the operation: ``x`` for "send", an array like ``x`` for "recv". For both,
-    ``root`` is the other rank.
+    ``root`` is the other rank. "barrier" ignores the arrays and returns None.
 
     Arguments that need no conversion: C-contiguous arrays of numpy's own types or ml_dtypes'
     bfloat16, ``out`` None or of the result's shape, a timeout of None or a Python number.

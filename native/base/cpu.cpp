@@ -36,13 +36,10 @@ std::uint64_t this_thread_number() noexcept {
 #endif
 }
 
-int usable_cores() noexcept {
-#if PHALANX_LINUX
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-    return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+int usable_cores() {
+    const auto cores = usable_core_list();
+    return cores.empty() ? static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))
+                         : static_cast<int>(cores.size());
 }
 
 std::vector<int> usable_core_list() {

@@ -37,8 +37,9 @@ inline void order_reads() noexcept {
 #endif
 }
 
-// Number of cores this thread may run on (its affinity mask, not the machine's cores).
-int usable_cores() noexcept;
+// Cores that this thread may run on (its affinity mask, not the machine's cores): their number, and
+// the list, which is empty on systems without affinity.
+int usable_cores();
 std::vector<int> usable_core_list();
 // Core that this thread runs on; -1 if unknown.
 int current_core() noexcept;

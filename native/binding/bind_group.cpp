@@ -7,6 +7,18 @@ namespace phalanx::binding {
 
 namespace {
 
+OpKind kind_named(std::string_view name) {
+    static const auto names = [] {
+        std::vector<std::string> made;
+        for (const OpKind kind : kOpKinds) made.push_back(name_of(kind));
+        return made;
+    }();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        if (names[i] == name) return kOpKinds[i];
+    }
+    throw py::value_error("no operation is called '" + std::string(name) + "'");
+}
+
 void check_same(const View& x, const View& out, OpKind kind, int size) {
     if (x.dtype != out.dtype) {
         throw py::type_error("out has dtype " + std::string(name_of(out.dtype)) + ", x has " +
@@ -36,55 +48,7 @@ void check_overlap(const View& x, const View& out, OpKind kind, int rank) {
     }
 }
 
-void run_on(Group& group, OpKind kind, const py::handle& x, const py::handle& out, int root,
-            const std::optional<double>& timeout, std::string_view dtype) {
-    Prepared prepared = prepare(group, kind, x, out, root, timeout, dtype);
-    run_call(group, prepared.call);
-}
-
-// Sends a message to rank `peer`, or receives one from it.
-void run_message(Group& group, const py::handle& array, int peer, bool is_recv,
-                 const std::optional<double>& timeout, const std::string& dtype) {
-    const View view = view_of(array, is_recv ? "out" : "x", is_recv, dtype);
-    Call call;
-    call.kind = is_recv ? OpKind::kRecv : OpKind::kSend;
-    call.dtype = view.dtype;
-    call.count = view.count;
-    call.shape = view.shape;
-    call.root = peer;
-    call.x = view.data;
-    call.out = view.writable;
-    call.timeout = to_duration(timeout);
-    run_call(group, call);
-}
-
 using Sockets = std::map<int, std::vector<int>>;  // by peer, in the same order at both ends
-
-// Owns the sockets of a new group until its links own them, also if one of the links is refused.
-class OwnedSockets {
-  public:
-    OwnedSockets(const Sockets& links, const std::map<int, int>& pair_links) {
-        for (const auto& [peer, fds] : links) {
-            for (const int fd : fds) links_[peer].emplace_back(fd);
-        }
-        for (const auto& [peer, fd] : pair_links) pair_links_.emplace(peer, fd);
-    }
-    void give_to(GroupOptions& options, std::chrono::milliseconds silence) {
-        for (auto& [peer, owned] : links_) {
-            std::vector<int> fds;
-            fds.reserve(owned.size());
-            for (Fd& fd : owned) fds.push_back(fd.release());
-            options.links.emplace(peer, make_striped_link(peer, fds, silence));
-        }
-        for (auto& [peer, fd] : pair_links_) {
-            options.pair_links.emplace(peer, make_pair_wire(peer, fd.release(), silence));
-        }
-    }
-
-  private:
-    std::map<int, std::vector<Fd>> links_;
-    std::map<int, Fd> pair_links_;
-};
 
 // The end of a group waits for its threads, which may be stuck: other threads need the GIL then.
 void destroy(Group* group) {
@@ -93,21 +57,33 @@ void destroy(Group* group) {
     delete group;
 }
 
-std::shared_ptr<Group> make_group(
-    int rank, int size, std::uint64_t epoch, int channel, std::uint64_t tag,
-    std::vector<int> members, std::vector<int> hosts, std::vector<int> slots,
-    std::vector<std::string> host_names, const PyArena* arena, const Sockets& links,
-    const PyPage* page, int wake_fd, const std::map<int, int>& pair_links, int ranks_here,
-    std::vector<int> page_slots, const std::optional<double>& silence_s,
-    std::shared_ptr<Recorder> recorder, const SelectorTable& selector) {
+std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
+                                  std::uint64_t tag, std::vector<int> members,
+                                  std::vector<int> hosts, std::vector<int> slots,
+                                  std::vector<std::string> host_names, const PyArena* arena,
+                                  const Sockets& links, const PyPage* page, int wake_fd,
+                                  const std::map<int, int>& pair_links, int ranks_here,
+                                  std::vector<int> page_slots,
+                                  const std::optional<double>& silence_s,
+                                  const SelectorTable& selector) {
+    // Own the sockets until the links do, also if one of the links is refused.
+    std::map<int, std::vector<Fd>> sockets;
+    for (const auto& [peer, fds] : links) {
+        for (const int fd : fds) sockets[peer].emplace_back(fd);
+    }
+    std::map<int, Fd> wires(pair_links.begin(), pair_links.end());
     // A silence limit of more than a day (inf is one) disables the check.
-    OwnedSockets sockets(links, pair_links);
     constexpr double kDay = 86400;
     const bool is_watched = silence_s && *silence_s > 0 && *silence_s < kDay;
     const std::chrono::milliseconds silence(
         is_watched ? std::max<std::int64_t>(std::llround(*silence_s * 1000), 1) : 0);
     GroupOptions options;
-    sockets.give_to(options, silence);
+    for (auto& [peer, fds] : sockets) {
+        options.links.emplace(peer, make_striped_link(peer, std::move(fds), silence));
+    }
+    for (auto& [peer, fd] : wires) {
+        options.pair_links.emplace(peer, make_pair_wire(peer, fd.release(), silence));
+    }
     options.rank = rank;
     options.size = size;
     options.epoch = epoch;
@@ -129,7 +105,6 @@ std::shared_ptr<Group> make_group(
     options.ranks_here = ranks_here;
     options.page_slots = std::move(page_slots);
     options.site = &current_site_of_thread;
-    options.recorder = std::move(recorder);
     options.tuning = tuned_by(selector);
     return {new Group(std::move(options)), &destroy};
 }
@@ -137,9 +112,12 @@ std::shared_ptr<Group> make_group(
 py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
     std::vector<std::uint64_t> shown{8, 1U << 10, 1U << 14, 1U << 20, 1U << 26};
     shown.insert(shown.end(), sizes.begin(), sizes.end());
-    const auto algorithms_of = [&](std::initializer_list<OpKind> kinds, Dtype dtype) {
+    const auto algorithms_of = [&](Dtype dtype) {
         py::dict algorithms;
-        for (const OpKind kind : kinds) {
+        for (const OpKind kind : kOpKinds) {
+            const bool is_sum = kind == OpKind::kAllSum || kind == OpKind::kSumScatter;
+            const bool is_shown = dtype == Dtype::none || is_sum;
+            if (!is_shown || is_message(kind) || kind == OpKind::kSplit) continue;
             py::dict by_size;
             for (const std::uint64_t nbytes : shown) {
                 by_size[py::int_(nbytes)] = group.algorithm(kind, nbytes, dtype);
@@ -156,13 +134,9 @@ py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
     result["members"] = group.members();
     result["nodes"] = group.formation().nodes;
     result["stripes"] = group.stripes();
-    result["algorithms"] = algorithms_of(
-        {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
-         OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kBroadcast},
-        Dtype::none);
+    result["algorithms"] = algorithms_of(Dtype::none);
     // Only sums of halves use other algorithms: their partial sums may travel as float32.
-    result["algorithms_of_halves"] =
-        algorithms_of({OpKind::kAllSum, OpKind::kSumScatter}, Dtype::float16);
+    result["algorithms_of_halves"] = algorithms_of(Dtype::float16);
     result["operations"] = group.operations();
     return result;
 }
@@ -215,148 +189,49 @@ void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> 
 
 void run_call(Group& group, Call& call) {
     std::optional<std::string> site;
-    if (group.has_submitted()) {
-        if (group.has_finished()) group.drop_finished();
-        // The operation will run on the group's thread, which has no Python frames.
-        if (!group.is_idle()) call.site = &site.emplace(current_site());
-    }
+    if (group.has_finished()) group.drop_finished();
+    // The operation will run on the group's thread, which has no Python frames.
+    if (!group.is_idle()) call.site = &site.emplace(current_site());
     run_released(group, [&](const std::function<bool()>& interrupt) {
         call.interrupt = interrupt;
-        switch (call.kind) {
-            case OpKind::kSend:
-                group.send(call);
-                break;
-            case OpKind::kRecv:
-                group.recv(call);
-                break;
-            default:
-                group.run(call);
-        }
+        group.run(call);
     });
 }
 
-Prepared prepare(const Group& group, OpKind kind, const py::handle& x_array,
+namespace {
+
+// An operation as called from Python; `call.shape` points into `array`, which may be moved. Only a
+// send has no `out`, only recv and barrier have no `x`.
+struct Prepared {
+    View array;
+    Call call;
+};
+
+Prepared prepare(const Group& group, std::string_view op, const py::handle& x_array,
                  const py::handle& out_array, int root, const std::optional<double>& timeout,
                  std::string_view dtype) {
     Prepared prepared;
-    View& x = prepared.x = view_of(x_array, "x", false, dtype);
-    const View out = view_of(out_array, "out", true, dtype);
     Call& call = prepared.call;
-    call.kind = kind;
+    call.kind = kind_named(op);
+    call.root = root;
+    call.timeout = to_duration(timeout);
+    if (call.kind == OpKind::kBarrier) return prepared;
+    View& x = prepared.array;
+    x = call.kind == OpKind::kRecv ? view_of(out_array, "out", true, dtype)
+                                   : view_of(x_array, "x", false, dtype);
     call.dtype = x.dtype;
     call.count = x.count;
     call.shape = x.shape;
-    call.root = root;
     call.x = x.data;
+    call.out = x.writable;
+    if (is_message(call.kind)) return prepared;
+    const View out = view_of(out_array, "out", true, dtype);
     call.out = out.writable;
-    call.timeout = to_duration(timeout);
     group.check_call(call);  // before the size of out, which is computed from a valid x
-    check_same(x, out, kind, group.size());
-    check_overlap(x, out, kind, group.rank());
+    check_same(x, out, call.kind, group.size());
+    check_overlap(x, out, call.kind, group.rank());
     return prepared;
 }
-
-void register_group(py::module_& module) {
-    auto group =
-        py::class_<Group, std::shared_ptr<Group>>(module, "Group", py::is_final())
-            .def(py::init(&make_group), py::kw_only(), py::arg("rank"), py::arg("size"),
-                 py::arg("epoch"), py::arg("channel") = 0, py::arg("tag") = 0,
-                 py::arg("members") = py::tuple(), py::arg("hosts"), py::arg("slots") = py::tuple(),
-                 py::arg("host_names") = py::tuple(), py::arg("arena") = py::none(),
-                 py::arg("links") = py::dict(), py::arg("page") = py::none(),
-                 py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict(),
-                 py::arg("ranks_here") = 0, py::arg("page_slots") = py::tuple(),
-                 py::arg("silence_s") = py::none(), py::arg("recorder") = py::none(),
-                 py::arg("selector") = SelectorTable())
-            .def_property_readonly("rank", &Group::rank)
-            .def_property_readonly("size", &Group::size)
-            .def_property_readonly("epoch", &Group::epoch)
-            .def_property_readonly("is_closed", &Group::is_closed)
-            .def_property(
-                "timeout",
-                [](const Group& self) -> std::optional<double> {
-                    const auto limit = self.timeout();
-                    if (!limit) return std::nullopt;
-                    return std::chrono::duration<double>(*limit).count();
-                },
-                [](Group& self, const std::optional<double>& timeout) {
-                    self.set_timeout(to_duration(timeout));
-                })
-            .def_property_readonly("failure",
-                                   [](const Group& self) { return to_tuple(self.failure()); })
-            .def(
-                "broadcast",
-                [](Group& self, const py::object& x, const py::object& out, int root,
-                   const std::optional<double>& timeout, std::string_view dtype) {
-                    run_on(self, OpKind::kBroadcast, x, out, root, timeout, dtype);
-                },
-                py::arg("x"), py::arg("out"), py::arg("root"), py::arg("timeout") = py::none(),
-                py::arg("dtype") = "")
-            .def(
-                "send",
-                [](Group& self, const py::object& x, int dst, const std::optional<double>& timeout,
-                   const std::string& dtype) { run_message(self, x, dst, false, timeout, dtype); },
-                py::arg("x"), py::arg("dst"), py::arg("timeout") = py::none(),
-                py::arg("dtype") = "")
-            .def(
-                "recv",
-                [](Group& self, const py::object& out, int src,
-                   const std::optional<double>& timeout,
-                   const std::string& dtype) { run_message(self, out, src, true, timeout, dtype); },
-                py::arg("out"), py::arg("src"), py::arg("timeout") = py::none(),
-                py::arg("dtype") = "")
-            .def(
-                "barrier",
-                [](Group& self, const std::optional<double>& timeout) {
-                    Call call;
-                    call.timeout = to_duration(timeout);
-                    run_call(self, call);
-                },
-                py::arg("timeout") = py::none())
-            .def(
-                "abort",
-                [](Group& self, int kind, int culprit, const std::string& message) {
-                    const ReleasedGil released;  // touches no Python object
-                    return self.abort({checked_kind(kind), culprit, message});
-                },
-                py::arg("kind"), py::arg("culprit"), py::arg("message"))
-            .def(
-                "wait_until_idle",
-                [](Group& self, double timeout) {
-                    const ReleasedGil released;  // waits for running operations
-                    const std::chrono::duration<double> time(timeout);
-                    return self.wait_until_idle(std::chrono::ceil<std::chrono::milliseconds>(time));
-                },
-                py::arg("timeout"))
-            .def("close",
-                 [](Group& self) {
-                     {
-                         const ReleasedGil released;  // waits for a running operation
-                         self.close();
-                     }
-                     self.drop_finished();
-                 })
-            .def_property_readonly("is_idle", &Group::is_idle)
-            .def("all_members_left", &Group::all_members_left)
-            .def("describe", &describe, py::arg("sizes") = std::vector<std::uint64_t>{});
-    for (const OpKind kind : {OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
-                              OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kSplit}) {
-        group.def(
-            name_of(kind).c_str(),
-            [kind](Group& self, const py::object& x, const py::object& out,
-                   const std::optional<double>& timeout,
-                   std::string_view dtype) { run_on(self, kind, x, out, 0, timeout, dtype); },
-            py::arg("x"), py::arg("out"), py::arg("timeout") = py::none(), py::arg("dtype") = "");
-    }
-    group.attr("CHANNELS") = Arena::kChannels;
-}
-
-}  // namespace phalanx::binding
-
-// phalanx._native.Work, and Group.submit, which makes it.
-namespace phalanx::binding {
-
-namespace {
 
 // The native record holds the arrays, not this struct: a Work without references still runs, and
 // its arrays are dropped at a later call, with the GIL (Group::drop_finished).
@@ -379,24 +254,11 @@ struct Arrays {
     }
 };
 
-OpKind kind_of(const std::string& name) {
-    for (std::uint32_t number = 1; number < static_cast<std::uint32_t>(OpKind::kSplit); ++number) {
-        const auto kind = static_cast<OpKind>(number);
-        if (name_of(kind) == name) return kind;
-    }
-    throw py::value_error("no operation is called '" + name + "'");
-}
-
-PyWork submit(const std::shared_ptr<Group>& group, const std::string& op, const py::object& x,
+PyWork submit(const std::shared_ptr<Group>& group, std::string_view op, const py::object& x,
               const py::object& out, int root, const std::optional<double>& timeout,
               std::string_view dtype) {
-    Prepared prepared;
-    const OpKind kind = kind_of(op);
-    if (kind == OpKind::kBarrier) {
-        prepared.call.timeout = to_duration(timeout);
-    } else {
-        prepared = prepare(*group, kind, x, out, root, timeout, dtype);
-    }
+    Prepared prepared = prepare(*group, op, x, out, root, timeout, dtype);
+    if (is_message(prepared.call.kind)) throw UsageError("messages cannot be submitted");
     const auto arrays = std::make_shared<Arrays>(x, out);
     if (group->has_finished()) group->drop_finished();
     // Look it up now: when the work runs, its caller is elsewhere.
@@ -430,7 +292,7 @@ void wait(const PyWork& self, const std::optional<double>& timeout) {
 
 }  // namespace
 
-void register_work(py::module_& module) {
+void register_group(py::module_& module) {
     py::class_<PyWork>(module, "Work", py::is_final())
         .def("wait", &wait, py::arg("timeout") = py::none())
         .def_property_readonly("done", [](const PyWork& self) {
@@ -438,10 +300,70 @@ void register_work(py::module_& module) {
             self.work->drop_owner();
             return true;
         });
-    module.attr("Group").attr("submit") =
-        py::cpp_function(&submit, py::name("submit"), py::is_method(module.attr("Group")),
-                         py::arg("op"), py::arg("x"), py::arg("out"), py::arg("root") = 0,
-                         py::arg("timeout") = py::none(), py::arg("dtype") = "");
+    auto group =
+        py::class_<Group, std::shared_ptr<Group>>(module, "Group", py::is_final())
+            .def(py::init(&make_group), py::kw_only(), py::arg("rank"), py::arg("size"),
+                 py::arg("epoch"), py::arg("channel") = 0, py::arg("tag") = 0,
+                 py::arg("members") = py::tuple(), py::arg("hosts"), py::arg("slots") = py::tuple(),
+                 py::arg("host_names") = py::tuple(), py::arg("arena") = py::none(),
+                 py::arg("links") = py::dict(), py::arg("page") = py::none(),
+                 py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict(),
+                 py::arg("ranks_here") = 0, py::arg("page_slots") = py::tuple(),
+                 py::arg("silence_s") = py::none(), py::arg("selector") = SelectorTable())
+            .def_property_readonly("rank", &Group::rank)
+            .def_property_readonly("size", &Group::size)
+            .def_property_readonly("epoch", &Group::epoch)
+            .def_property_readonly("is_closed", &Group::is_closed)
+            .def_property(
+                "timeout",
+                [](const Group& self) -> std::optional<double> {
+                    const auto limit = self.timeout();
+                    if (!limit) return std::nullopt;
+                    return std::chrono::duration<double>(*limit).count();
+                },
+                [](Group& self, const std::optional<double>& timeout) {
+                    self.set_timeout(to_duration(timeout));
+                })
+            .def_property_readonly("failure",
+                                   [](const Group& self) { return to_tuple(self.failure()); })
+            .def(
+                "run",
+                [](Group& self, std::string_view op, const py::object& x, const py::object& out,
+                   int root, const std::optional<double>& timeout, std::string_view dtype) {
+                    Prepared prepared = prepare(self, op, x, out, root, timeout, dtype);
+                    run_call(self, prepared.call);
+                },
+                py::arg("op"), py::arg("x") = py::none(), py::arg("out") = py::none(),
+                py::arg("root") = 0, py::arg("timeout") = py::none(), py::arg("dtype") = "")
+            .def("submit", &submit, py::arg("op"), py::arg("x"), py::arg("out"),
+                 py::arg("root") = 0, py::arg("timeout") = py::none(), py::arg("dtype") = "")
+            .def(
+                "abort",
+                [](Group& self, int kind, int culprit, const std::string& message) {
+                    const ReleasedGil released;  // touches no Python object
+                    return self.abort({checked_kind(kind), culprit, message});
+                },
+                py::arg("kind"), py::arg("culprit"), py::arg("message"))
+            .def(
+                "wait_until_idle",
+                [](Group& self, double timeout) {
+                    const ReleasedGil released;  // waits for running operations
+                    const std::chrono::duration<double> time(timeout);
+                    return self.wait_until_idle(std::chrono::ceil<std::chrono::milliseconds>(time));
+                },
+                py::arg("timeout"))
+            .def("close",
+                 [](Group& self) {
+                     {
+                         const ReleasedGil released;  // waits for a running operation
+                         self.close();
+                     }
+                     self.drop_finished();
+                 })
+            .def_property_readonly("is_idle", &Group::is_idle)
+            .def("all_members_left", &Group::all_members_left)
+            .def("describe", &describe, py::arg("sizes") = std::vector<std::uint64_t>{});
+    group.attr("CHANNELS") = Arena::kChannels;
 }
 
 }  // namespace phalanx::binding

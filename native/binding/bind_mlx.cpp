@@ -87,28 +87,15 @@ int raise_error(void* argument) {
     return -1;
 }
 
-void run_operation(Group& group, Call& call) {
-    switch (call.kind) {
-        case OpKind::kSend:
-            return group.send(call);
-        case OpKind::kRecv:
-            return group.recv(call);
-        case OpKind::kAllSum:
-        case OpKind::kAllMax:
-        case OpKind::kAllMin:
-        case OpKind::kAllGather:
-            return group.run(call);
-        default:
-            throw UsageError(
-                "this version of MLX reduces with an operation that phalanx does not know; "
-                "use px.all_sum, px.all_max and px.all_min");
-    }
-}
-
 bool run(Communicator& comm, OpKind kind, Dtype dtype, std::uint64_t count, int peer, const void* x,
          void* out) noexcept {
     std::uint64_t n_out = 0;
     try {
+        if (kind == OpKind::kBarrier) {  // a reduction that mlx_mpi/mpi.cpp did not recognise
+            throw UsageError(
+                "this version of MLX reduces with an operation that phalanx does not know; "
+                "use px.all_sum, px.all_max and px.all_min");
+        }
         const std::shared_ptr<Group> group = group_of(comm);
         const std::uint64_t shape[]{count};
         Call call;
@@ -127,7 +114,7 @@ bool run(Communicator& comm, OpKind kind, Dtype dtype, std::uint64_t count, int 
             return comm.is_cut.load();
         };
         if (out != nullptr) n_out = out_count(kind, count, group->size());
-        run_operation(*group, call);
+        group->run(call);
         return true;
     } catch (...) {
         // MLX goes on with the array: it must not look valid.

@@ -1,4 +1,4 @@
-// Bind phalanx._native.Recorder and TraceSummarizer, and read the records and counters of other
+// Bind phalanx._native.TraceSummarizer, and read the records and counters of other
 // ranks.
 #include <cstring>
 #include <span>
@@ -33,12 +33,7 @@ py::tuple packed(const TraceRing& ring, std::uint64_t since) {
 
 py::dict names() {
     py::dict ops;
-    for (const OpKind kind :
-         {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllGather, OpKind::kBroadcast,
-          OpKind::kAllMax, OpKind::kAllMin, OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kSplit,
-          OpKind::kSend, OpKind::kRecv}) {
-        ops[py::int_(static_cast<int>(kind))] = name_of(kind);
-    }
+    for (const OpKind kind : kOpKinds) ops[py::int_(static_cast<int>(kind))] = name_of(kind);
     py::dict algorithms;
     for (int code = 0; code < kAlgorithms; ++code) {
         const std::string name = name_of_algorithm(static_cast<Algorithm>(code));
@@ -91,20 +86,7 @@ py::tuple counters_of(const PyPage& self, int slot) {
                           clamp_untrusted(sums[2]), clamp_untrusted(sums[3]), wires);
 }
 
-void register_trace(py::module_& module) {
-    py::class_<Recorder, std::shared_ptr<Recorder>>(module, "Recorder", py::is_final())
-        .def(py::init([](const PyPage* page) {
-                 std::shared_ptr<ControlPage> its;
-                 if (page != nullptr) {
-                     static_cast<void>(page->get());
-                     its = page->page;
-                 }
-                 return std::make_shared<Recorder>(std::move(its));
-             }),
-             py::arg("page") = py::none())
-        .def("read", [](const Recorder& self) { return packed(self.ring(), 0); });
-    module.def("trace_names", &names);
-}
+void register_trace(py::module_& module) { module.def("trace_names", &names); }
 
 }  // namespace phalanx::binding
 

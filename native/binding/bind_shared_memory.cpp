@@ -109,8 +109,10 @@ py::tuple activity_of(const PyPage& self, int slot) {
                 py::make_tuple(sent & ~kTallyWaits, received & ~kTallyWaits,
                                (sent & kTallyWaits) != 0, (received & kTallyWaits) != 0);
         }
-        groups[group] = py::make_tuple(describe_word(its.current)[0], Activity::seq_of(its.current),
-                                       Activity::seq_of(its.done), its.queued);
+        const auto op_of = [](std::uint64_t word) -> py::object { return describe_word(word)[0]; };
+        groups[group] =
+            py::make_tuple(op_of(its.current), Activity::seq_of(its.current),
+                           Activity::seq_of(its.done), its.queued, op_of(its.done), its.begun);
     }
     const auto pair = activity.pair.load(std::memory_order_acquire);
     const int channel = Activity::message_of(pair).channel;  // -1 without a message
@@ -161,33 +163,10 @@ int channel_of(const ControlPage& page, int slot, std::uint64_t epoch, std::uint
 }
 
 // The place where a stop holds the rank in `slot`, (group, op, peer, number), or None.
-py::object held_at(const ControlPage& page, int slot) {
-    const auto seen = page.hold(slot).look();
+py::object held_of(const PyPage& self, int slot) {
+    const auto seen = checked(self, slot).hold(slot).look();
     if (!seen) return py::none();
     return py::make_tuple(group_of(seen->tag)) + describe_word(seen->word);
-}
-
-py::tuple progress_of(const PyPage& self, int slot) {
-    const auto& page = checked(self, slot);
-    py::object held = held_at(page, slot);
-    py::list groups;
-    py::list messages;
-    for (const GroupState& its : groups_in(page, slot)) {
-        const py::int_ group = group_of(its.tag);
-        groups.append(py::make_tuple(group, its.begun, its.current != 0 || its.queued != 0,
-                                     describe_word(its.current), describe_word(its.done)));
-        for (const auto& [peer, sent, received] : its.passed) {
-            for (const bool is_recv : {false, true}) {
-                const auto tally = is_recv ? received : sent;
-                const auto count = (tally & ~kTallyWaits) + ((tally & kTallyWaits) != 0 ? 1 : 0);
-                messages.append(py::make_tuple(group, peer, is_recv, count));
-            }
-        }
-    }
-    // Unchanged between two reads: held in one place; else report that it is not held.
-    if (!held.equal(held_at(page, slot))) held = py::none();
-    const auto epoch = page.activity(slot).epoch.load(std::memory_order_acquire);
-    return py::make_tuple(epoch, groups, messages, held);
 }
 
 }  // namespace
@@ -271,7 +250,7 @@ void register_page(py::module_& module) {
             },
             py::arg("slot"), py::arg("epoch"), py::arg("group"), py::arg("number"),
             py::arg("peer") = -1, py::arg("is_recv") = false)
-        .def("progress", &progress_of, py::arg("slot"))
+        .def("held", &held_of, py::arg("slot"))
         .def("trace", &trace_of, py::arg("slot"), py::arg("since") = 0)
         .def("counters", &counters_of, py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });

@@ -26,7 +26,6 @@ void register_spans(py::module_& module);
 void register_arena(py::module_& module);
 void register_group(py::module_& module);
 void register_fast_path(py::module_& module);
-void register_work(py::module_& module);
 void register_mlx(py::module_& module);
 void register_convert(py::module_& module);
 
@@ -58,13 +57,6 @@ View view_of(const py::handle& array, const char* name, bool is_output,
 // Returns `none` for dtypes that the engine does not support, including swapped byte order.
 Dtype dtype_of(const py::dtype& dtype);
 
-// An operation as called from Python; `call.shape` points into `x`, which may be moved.
-struct Prepared {
-    View x;
-    Call call;
-};
-Prepared prepare(const Group& group, OpKind kind, const py::handle& x, const py::handle& out,
-                 int root, const std::optional<double>& timeout, std::string_view dtype);
 std::optional<Clock::duration> to_duration(const std::optional<double>& timeout);
 // Runs `body(interrupt)` without the GIL and raises the Python exception for its errors;
 // `interrupt` runs Python's signal handlers. Safe: the caller holds the arrays, only their memory

@@ -29,11 +29,9 @@ struct NamedDtype {
 // Made at the first use: it imports numpy, which a supervisor does without. Never destroyed: no
 // destructor runs after the interpreter has shut down.
 struct Known {
-    std::array<NamedKind, 9> kinds;
+    std::vector<NamedKind> kinds;
     std::vector<NamedDtype> dtypes;
 };
-
-bool is_message(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
 
 NamedKind named(OpKind kind) {
     const bool keeps_shape = kind == OpKind::kAllSum || kind == OpKind::kAllMax ||
@@ -46,11 +44,10 @@ const Known& known() {
     // Not made by an initializer: other threads would hold the GIL while they wait for that.
     static const Known* it = nullptr;
     if (it != nullptr) return *it;
-    auto* made =
-        new Known{{named(OpKind::kAllSum), named(OpKind::kAllMax), named(OpKind::kAllMin),
-                   named(OpKind::kBroadcast), named(OpKind::kAllGather), named(OpKind::kSumScatter),
-                   named(OpKind::kAllToAll), named(OpKind::kSend), named(OpKind::kRecv)},
-                  {}};
+    auto* made = new Known;
+    for (const OpKind kind : kOpKinds) {
+        if (kind != OpKind::kSplit) made->kinds.push_back(named(kind));
+    }
     for (const Dtype dtype : all_dtypes()) {
         if (dtype == Dtype::bfloat16) continue;  // from ml_dtypes, not numpy
         const std::string name(name_of(dtype));
@@ -166,9 +163,18 @@ struct Arguments {
     PyObject *name, *engine, *x, *out, *root, *timeout, *dtype;
 };
 
+py::object barrier(const Arguments& given) {
+    py::detail::make_caster<Group> caster;
+    Call call;
+    if (!caster.load(given.engine, false) || !timeout_of(given.timeout, call.timeout)) return {};
+    run_call(py::detail::cast_op<Group&>(caster), call);
+    return py::none();
+}
+
 // Returns the result, or null for the slow path.
 py::object take(const Arguments& given) {
     const NamedKind* op = kind_of(given.name);
+    if (op != nullptr && op->kind == OpKind::kBarrier) return barrier(given);
     if (op != nullptr && op->kind == OpKind::kSend && given.out != Py_None) return {};
     const Array* x = op == nullptr ? nullptr : plain_array(given.x, 0);
     if (x == nullptr || !PyUnicode_Check(given.dtype)) return {};

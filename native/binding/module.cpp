@@ -13,6 +13,5 @@ PYBIND11_MODULE(_native, module) {
     register_arena(module);
     register_group(module);
     register_fast_path(module);
-    register_work(module);
     register_mlx(module);
 }

@@ -64,13 +64,13 @@ std::byte* Team::work(std::uint64_t nbytes) {
 // with the other leaders. A leader that finds a mismatch aborts the epoch and sends the reason on
 // its links. Members that wait for the leader at the gate are woken by the abort; all get the same
 // text.
-void Team::begin(const Op& op, AlgorithmChoice choice, const std::byte* x, Waiter& waiter) {
+void Team::begin(const Op& op, AlgorithmChoice choice, const std::byte* x) {
     const bool has_payload = op.kind != OpKind::kBroadcast || static_cast<int>(op.root) == rank_;
     const auto nbytes = static_cast<std::size_t>(op.nbytes());
     if (host_ != nullptr) {
         const bool is_inline = choice.is_inline && has_payload;
         host_->publish_header(op, is_inline ? std::span(x, nbytes) : std::span<const std::byte>());
-        host_->await_headers(waiter, links_ == nullptr);
+        host_->await_headers(links_ == nullptr);
     }
     if (links_ == nullptr) return;
     if (is_leader()) {
@@ -78,22 +78,21 @@ void Team::begin(const Op& op, AlgorithmChoice choice, const std::byte* x, Waite
         const bool is_small = is_flat() && choice.is_mesh;
         if (choice.is_direct) {
             const auto parts = node_slices(op.count, size_of(op.dtype), links_->size());
-            links_->exchange_parts(op, {x, nbytes}, parts, waiter);
+            links_->exchange_parts(op, {x, nbytes}, parts);
         } else {
-            links_->exchange(op, is_small ? std::span(x, nbytes) : std::span<const std::byte>(),
-                             waiter);
+            links_->exchange(op, is_small ? std::span(x, nbytes) : std::span<const std::byte>());
         }
     }
-    if (host_ != nullptr) host_->await_leader(waiter);
+    if (host_ != nullptr) host_->await_leader();
 }
 
 // Halves with partial sums on the wire are converted to float32 block by block, added, and rounded
 // once at the end. That costs (2 + 4) more bytes read and written per element, twice the bytes on
 // the wire, and `work_bytes` of scratch. All other types are sent as they are.
 void Team::all_reduce(const Op& op, Reduction reduction, AlgorithmChoice choice, const std::byte* x,
-                      std::byte* out, Waiter& waiter) {
+                      std::byte* out) {
     if (!choice.is_wide) {
-        reduce_block({reduction, op.dtype, op.count}, choice, x, out, waiter);
+        reduce_block({reduction, op.dtype, op.count}, choice, x, out);
         return;
     }
     const std::uint64_t width = size_of(op.dtype);
@@ -102,41 +101,40 @@ void Team::all_reduce(const Op& op, Reduction reduction, AlgorithmChoice choice,
         const std::uint64_t count = std::min(per_block, op.count - begin);
         const ReductionSpec job{reduction, Dtype::float32, count};
         std::byte* wide = work(job.nbytes());
-        if (begin > 0 && host_ != nullptr) host_->phase_barrier(waiter);
+        if (begin > 0 && host_ != nullptr) host_->phase_barrier();
         widen(op.dtype, x + begin * width, reinterpret_cast<float*>(wide), count);
-        reduce_block(job, choice, wide, wide, waiter);
+        reduce_block(job, choice, wide, wide);
         narrow(op.dtype, reinterpret_cast<const float*>(wide), out + begin * width, count);
     }
 }
 
 void Team::reduce_block(const ReductionSpec& job, AlgorithmChoice choice, const std::byte* x,
-                        std::byte* out, Waiter& waiter) {
+                        std::byte* out) {
     const Reader reader = links_ == nullptr ? Reader::kAll : Reader::kLeader;
     const Range all{0, job.count};
     if (host_ == nullptr) {
-        if (choice.is_direct) return direct_reduce(job, x, out, waiter);
+        if (choice.is_direct) return direct_reduce(job, x, out);
         if (is_flat()) {
-            choice.is_mesh ? mesh_reduce(job, x, out, all) : ring_reduce(job, x, out, waiter);
+            choice.is_mesh ? mesh_reduce(job, x, out, all) : ring_reduce(job, x, out);
             return;
         }
         copy_cached(out, x, job.nbytes());
     } else if (!choice.is_inline) {
-        host_reduce_staged(*host_, waiter, job.reduction, job.dtype, x, out, job.count, reader);
+        host_reduce_staged(*host_, job.reduction, job.dtype, x, out, job.count, reader);
     } else if (reader == Reader::kAll || is_leader()) {
         host_reduce_inline(*host_, job.reduction, job.dtype, x, out, all);
     }
     if (links_ == nullptr) return;
     if (is_leader() && choice.is_mesh) {
-        links_->exchange_payload({out, static_cast<std::size_t>(job.nbytes())}, waiter);
+        links_->exchange_payload({out, static_cast<std::size_t>(job.nbytes())});
         mesh_reduce(job, out, out, all);
     } else if (is_leader()) {
-        ring_reduce(job, out, out, waiter);
+        ring_reduce(job, out, out);
     }
-    if (host_ != nullptr) host_broadcast_staged(*host_, waiter, 0, out, out, job.nbytes());
+    if (host_ != nullptr) host_broadcast_staged(*host_, 0, out, out, job.nbytes());
 }
 
-void Team::all_gather(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                      Waiter& waiter) {
+void Team::all_gather(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out) {
     const Reader reader = links_ == nullptr ? Reader::kAll : Reader::kLeader;
     const auto block = [&](int rank) {
         return out + static_cast<std::uint64_t>(rank) * op.nbytes();
@@ -155,21 +153,19 @@ void Team::all_gather(const Op& op, AlgorithmChoice choice, const std::byte* x, 
         for (int member = 0; member < host_->size(); ++member)
             outs.push_back(block(host_->rank(member)));
         if (!choice.is_inline) {
-            host_gather_staged(*host_, waiter, x, outs, op.nbytes(), reader);
+            host_gather_staged(*host_, x, outs, op.nbytes(), reader);
         } else if (reader == Reader::kAll || is_leader()) {
             host_gather_inline(*host_, x, outs, op.nbytes());
         }
     }
     if (links_ == nullptr) return;
-    if (is_leader()) ring_gather(op, out, waiter);
+    if (is_leader()) ring_gather(op, out);
     if (host_ != nullptr) {
-        host_broadcast_staged(*host_, waiter, 0, out, out,
-                              op.nbytes() * static_cast<std::uint64_t>(size_));
+        host_broadcast_staged(*host_, 0, out, out, op.nbytes() * static_cast<std::uint64_t>(size_));
     }
 }
 
-void Team::broadcast(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                     Waiter& waiter) {
+void Team::broadcast(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out) {
     const int root = static_cast<int>(op.root);
     const bool has_root = formation_.node_of(root) == formation_.node_of(rank_);
     const auto member_of_root = [&] {
@@ -187,15 +183,15 @@ void Team::broadcast(const Op& op, AlgorithmChoice choice, const std::byte* x, s
             const int member = member_of_root();
             copy_cached(out, root == rank_ ? x : host_->inline_payload(member), op.nbytes());
         } else {
-            host_broadcast_staged(*host_, waiter, member_of_root(), x, out, op.nbytes());
+            host_broadcast_staged(*host_, member_of_root(), x, out, op.nbytes());
         }
     } else if (has_root) {
         copy_cached(out, x, op.nbytes());
     }
     if (links_ == nullptr) return;
-    if (is_leader()) chain_broadcast(op, out, out, waiter);
+    if (is_leader()) chain_broadcast(op, out, out);
     if (!has_root && host_ != nullptr) {
-        host_broadcast_staged(*host_, waiter, 0, out, out, op.nbytes());
+        host_broadcast_staged(*host_, 0, out, out, op.nbytes());
     }
 }
 
@@ -216,8 +212,7 @@ std::uint64_t at(int rank) { return static_cast<std::uint64_t>(rank); }
 // Scratch: about `work_bytes` on each rank, kept. Larger composed arrays are packed piece by piece,
 // which reads and writes them once more.
 // Halves are summed in float32 and rounded once on every path, and sent as float32 (all_reduce).
-void Team::sum_scatter(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                       Waiter& waiter) {
+void Team::sum_scatter(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out) {
     const std::uint64_t block = op.count / at(size_);
     const std::uint64_t width = size_of(op.dtype);
     const Range mine{block * at(rank_), block};
@@ -225,7 +220,7 @@ void Team::sum_scatter(const Op& op, AlgorithmChoice choice, const std::byte* x,
     if (links_ == nullptr) {
         choice.is_inline
             ? host_reduce_inline(*host_, Reduction::kSum, op.dtype, x, out, mine)
-            : host_reduce_scatter_staged(*host_, waiter, Reduction::kSum, op.dtype, x, out, block);
+            : host_reduce_scatter_staged(*host_, Reduction::kSum, op.dtype, x, out, block);
         return;
     }
     if (is_flat() && choice.is_mesh) {
@@ -240,7 +235,7 @@ void Team::sum_scatter(const Op& op, AlgorithmChoice choice, const std::byte* x,
         const ReductionSpec job{Reduction::kSum, travels, count * at(size_)};
         const std::uint64_t nbytes = count * job.width();
         std::byte* sums = work(job.nbytes());
-        if (begin > 0 && host_ != nullptr) host_->phase_barrier(waiter);
+        if (begin > 0 && host_ != nullptr) host_->phase_barrier();
 
         const bool is_whole = count == block;
         const bool is_packed = choice.is_wide || (!is_flat() && !is_whole);
@@ -252,19 +247,17 @@ void Team::sum_scatter(const Op& op, AlgorithmChoice choice, const std::byte* x,
         }
         std::byte* own = choice.is_wide ? sums + at(rank_) * nbytes : out + begin * width;
         const std::byte* terms = is_packed ? sums : x + begin * width;
-        scatter_block(job, choice, {terms, is_packed ? nbytes : block * width, sums, own, nbytes},
-                      waiter);
+        scatter_block(job, choice, {terms, is_packed ? nbytes : block * width, sums, own, nbytes});
         if (choice.is_wide) {
             narrow(op.dtype, reinterpret_cast<const float*>(own), out + begin * width, count);
         }
     }
 }
 
-void Team::scatter_block(const ReductionSpec& job, AlgorithmChoice choice, ScatterBlock pieces,
-                         Waiter& waiter) {
+void Team::scatter_block(const ReductionSpec& job, AlgorithmChoice choice, ScatterBlock pieces) {
     if (host_ != nullptr) {
         if (!choice.is_inline) {
-            host_reduce_staged(*host_, waiter, job.reduction, job.dtype, pieces.terms, pieces.sums,
+            host_reduce_staged(*host_, job.reduction, job.dtype, pieces.terms, pieces.sums,
                                job.count, Reader::kLeader);
         } else if (is_leader()) {
             host_reduce_inline(*host_, job.reduction, job.dtype, pieces.terms, pieces.sums,
@@ -278,18 +271,18 @@ void Team::scatter_block(const ReductionSpec& job, AlgorithmChoice choice, Scatt
     };
     const auto& ranks = ranks_of(links_->me());
     if (is_leader() && choice.is_mesh) {
-        links_->exchange_payload({pieces.terms, static_cast<std::size_t>(job.nbytes())}, waiter);
+        links_->exchange_payload({pieces.terms, static_cast<std::size_t>(job.nbytes())});
         const std::uint64_t count = pieces.nbytes / job.width();
         for (const int rank : ranks) {
             mesh_reduce(job, pieces.terms, place(rank), {at(rank) * count, count});
         }
     } else if (is_leader()) {
-        ring_scatter(job, pieces, waiter);
+        ring_scatter(job, pieces);
     }
     if (host_ == nullptr) return;
     std::vector<const std::byte*> finished;
     for (const int rank : ranks) finished.push_back(place(rank));
-    host_scatter_staged(*host_, waiter, finished, pieces.own, pieces.nbytes);
+    host_scatter_staged(*host_, finished, pieces.own, pieces.nbytes);
 }
 
 // Before: every rank has x, one block per rank. After: block r of out = the block of rank r for
@@ -301,18 +294,17 @@ void Team::scatter_block(const ReductionSpec& job, AlgorithmChoice choice, Scatt
 //   ranks, and the leader distributes. A leader sends the blocks of its ranks for other nodes;
 //   blocks for ranks of the own node take the same path within the host.
 // Scratch: about `work_bytes` on each rank, kept.
-void Team::all_to_all(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                      Waiter& waiter) {
+void Team::all_to_all(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out) {
     const std::uint64_t width = size_of(op.dtype);
     const std::uint64_t block = op.count / at(size_) * width;
     if (links_ == nullptr) {
         choice.is_inline ? host_all_to_all_inline(*host_, x, out, block)
-                         : host_all_to_all_staged(*host_, waiter, op.dtype, x, out, block);
+                         : host_all_to_all_staged(*host_, op.dtype, x, out, block);
         return;
     }
     if (is_flat()) {
         copy_cached(out + at(rank_) * block, x + at(rank_) * block, block);
-        exchange_blocks(x, out, block, waiter);
+        exchange_blocks(x, out, block);
         return;
     }
     std::size_t largest = 0;  // node: pieces must be of one size everywhere
@@ -326,7 +318,7 @@ void Team::all_to_all(const Op& op, AlgorithmChoice choice, const std::byte* x, 
         const std::uint64_t row = nbytes * at(size_);  // one rank's blocks for all ranks
         const bool is_whole = nbytes == block;
         std::byte* gathered = work((is_leader() ? 2 * ranks.size() : 1) * row);
-        if (begin > 0 && host_ != nullptr) host_->phase_barrier(waiter);
+        if (begin > 0 && host_ != nullptr) host_->phase_barrier();
 
         const std::byte* packed = is_whole ? x : gathered;
         for (int rank = 0; !is_whole && rank < size_; ++rank) {
@@ -341,14 +333,14 @@ void Team::all_to_all(const Op& op, AlgorithmChoice choice, const std::byte* x, 
         if (host_ == nullptr) {
             copy_cached(gathered, packed, row);
         } else if (!choice.is_inline) {
-            host_gather_staged(*host_, waiter, packed, rows, row, Reader::kLeader);
+            host_gather_staged(*host_, packed, rows, row, Reader::kLeader);
         } else if (is_leader()) {
             host_gather_inline(*host_, packed, rows, row);
         }
-        if (is_leader()) exchange_blocks(gathered, gathered + ranks.size() * row, nbytes, waiter);
+        if (is_leader()) exchange_blocks(gathered, gathered + ranks.size() * row, nbytes);
         std::byte* result = is_whole ? out : gathered;
         if (host_ != nullptr) {
-            host_scatter_staged(*host_, waiter, results, result, row);
+            host_scatter_staged(*host_, results, result, row);
         } else {
             copy_cached(result, results[0], row);
         }
@@ -360,8 +352,7 @@ void Team::all_to_all(const Op& op, AlgorithmChoice choice, const std::byte* x, 
 
 // Rows have one block per rank. `gathered` has a row for each rank of this node: its blocks for all
 // ranks. `received` gets a row for each rank of this node: the blocks of all ranks for it.
-void Team::exchange_blocks(const std::byte* gathered, std::byte* received, std::uint64_t nbytes,
-                           Waiter& waiter) {
+void Team::exchange_blocks(const std::byte* gathered, std::byte* received, std::uint64_t nbytes) {
     const std::uint64_t row = nbytes * at(size_);
     const auto& mine = ranks_of(links_->me());
     std::vector<PairTransfer> transfers(formation_.nodes.size());
@@ -383,7 +374,7 @@ void Team::exchange_blocks(const std::byte* gathered, std::byte* received, std::
     for (std::size_t i = 0; i < own.outgoing.size(); ++i) {
         copy_cached(own.incoming[i].out, own.outgoing[i].data, nbytes);
     }
-    links_->exchange_all_pairs(transfers, waiter);
+    links_->exchange_all_pairs(transfers);
 }
 
 }  // namespace phalanx

@@ -28,6 +28,9 @@ struct NodeLayout {
     [[nodiscard]] bool has_single_ranks_only() const;
 };
 
+// Algorithm on the host << 4 | algorithm between nodes.
+using Algorithm = std::uint8_t;
+
 // The selector's choice; depends on the operation, not on the rank.
 struct AlgorithmChoice {
     bool is_inline = false;  // on the host: the payload travels with the header
@@ -35,6 +38,7 @@ struct AlgorithmChoice {
     bool is_direct = false;  // between single ranks: each rank reduces a slice that all send to it
     bool is_wide = false;    // halves with partial sums on the wire, which travel as float32
     bool is_whole = false;   // small: never in blocks (inline payloads cannot be split)
+    Algorithm code = 0;      // of these, as in the flight recorder
 };
 
 // The arithmetic of one operation, or of a block of it, in the dtype on the wire.
@@ -65,18 +69,14 @@ class Team {
 
     // Exchanges headers: returns once every rank of the group is known to make the same call.
     // `payload` is this rank's input if it is small.
-    void begin(const Op& op, AlgorithmChoice choice, const std::byte* x, Waiter& waiter);
+    void begin(const Op& op, AlgorithmChoice choice, const std::byte* x);
     void all_reduce(const Op& op, Reduction reduction, AlgorithmChoice choice, const std::byte* x,
-                    std::byte* out, Waiter& waiter);
+                    std::byte* out);
     // x and out must be apart, here and in all_to_all.
-    void sum_scatter(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                     Waiter& waiter);
-    void all_to_all(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                    Waiter& waiter);
-    void all_gather(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                    Waiter& waiter);
-    void broadcast(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out,
-                   Waiter& waiter);
+    void sum_scatter(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out);
+    void all_to_all(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out);
+    void all_gather(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out);
+    void broadcast(const Op& op, AlgorithmChoice choice, const std::byte* x, std::byte* out);
 
     [[nodiscard]] std::unique_ptr<SharedMemoryTeam> release_host() noexcept {
         return std::move(host_);
@@ -93,18 +93,15 @@ class Team {
     }
     [[nodiscard]] std::byte* work(std::uint64_t nbytes);
     void reduce_block(const ReductionSpec& job, AlgorithmChoice choice, const std::byte* x,
-                      std::byte* out, Waiter& waiter);
-    void ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* out, Waiter& waiter);
+                      std::byte* out);
+    void ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* out);
     void mesh_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out, Range part);
-    void direct_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out,
-                       Waiter& waiter);
-    void scatter_block(const ReductionSpec& job, AlgorithmChoice choice, ScatterBlock pieces,
-                       Waiter& waiter);
-    void ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces, Waiter& waiter);
-    void exchange_blocks(const std::byte* gathered, std::byte* received, std::uint64_t nbytes,
-                         Waiter& waiter);
-    void ring_gather(const Op& op, std::byte* out, Waiter& waiter);
-    void chain_broadcast(const Op& op, const std::byte* x, std::byte* out, Waiter& waiter);
+    void direct_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out);
+    void scatter_block(const ReductionSpec& job, AlgorithmChoice choice, ScatterBlock pieces);
+    void ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces);
+    void exchange_blocks(const std::byte* gathered, std::byte* received, std::uint64_t nbytes);
+    void ring_gather(const Op& op, std::byte* out);
+    void chain_broadcast(const Op& op, const std::byte* x, std::byte* out);
 
     NodeLayout formation_;
     int rank_;

@@ -9,19 +9,6 @@
 
 namespace phalanx {
 
-namespace {
-
-// Keeps the present text if memory is refused.
-void copy_text(std::string& to, const char* text) noexcept {
-    try {
-        to = text;
-    } catch (const std::bad_alloc&) {
-        return;
-    }
-}
-
-}  // namespace
-
 AsyncOperation::AsyncOperation(const Call& call, Deadline deadline,
                                std::shared_ptr<const void> owner)
     : shape_(call.shape.begin(), call.shape.end()),
@@ -40,23 +27,11 @@ Woken AsyncOperation::sleep(std::chrono::nanoseconds limit) const noexcept {
     return pending == kDone ? Woken::kYes : futex_wait(state_, kAwaited, limit);
 }
 
-void AsyncOperation::check() const {
-    if (aborted_) throw Aborted(*aborted_);
-    if (!closed_.empty()) throw Closed(closed_);
-}
-
 void AsyncOperation::perform(const std::function<void(const Call&, Deadline)>& operation) noexcept {
     try {
         operation(call_, deadline_);
-    } catch (const Aborted& error) {
-        aborted_ = AbortReason{error.reason.kind, error.reason.culprit, kNoMemory};
-        copy_text(aborted_->message, error.reason.message.c_str());
-    } catch (const Closed& error) {
-        closed_ = kNoMemory;
-        copy_text(closed_, error.what());
-    } catch (const std::exception& error) {
-        aborted_ = AbortReason{AbortKind::kError, -1, kNoMemory};
-        copy_text(aborted_->message, error.what());
+    } catch (...) {
+        error_ = std::current_exception();
     }
 }
 
@@ -97,7 +72,6 @@ void AsyncQueue::release_slot() noexcept {
 
 void AsyncQueue::push(std::shared_ptr<AsyncOperation> work) {
     const std::lock_guard lock(mutex_);
-    was_used_.store(true, std::memory_order_relaxed);
     if (thread_ == nullptr) start();
     queue_.push_back(std::move(work));
     wake();

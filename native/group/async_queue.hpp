@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <list>
 #include <memory>
@@ -58,7 +59,9 @@ class AsyncOperation {
     // Sleeps until done, a signal, or `limit`; may wake early.
     Woken sleep(std::chrono::nanoseconds limit) const noexcept;
     // Throws the operation's error; call only when done.
-    void check() const;
+    void check() const {
+        if (error_ != nullptr) std::rethrow_exception(error_);
+    }
     // Runs `operation` and stores its outcome.
     void finish(const std::function<void(const Call&, Deadline)>& operation) noexcept;
     void drop_owner() noexcept { owner_.reset(); }
@@ -80,8 +83,7 @@ class AsyncOperation {
     Call call_;
     Deadline deadline_;
     std::shared_ptr<const void> owner_;
-    std::optional<AbortReason> aborted_;
-    std::string closed_;
+    std::exception_ptr error_;
     std::uint64_t number_ = 0;
     mutable std::atomic<std::uint32_t> state_{kPending};
 };
@@ -106,10 +108,6 @@ class AsyncQueue {
     AsyncQueue& operator=(const AsyncQueue&) = delete;
     ~AsyncQueue();
 
-    // Whether a work was ever queued: most groups never submit.
-    [[nodiscard]] bool was_used() const noexcept {
-        return was_used_.load(std::memory_order_relaxed);
-    }
     [[nodiscard]] bool is_idle() const noexcept {
         return pending_.load(std::memory_order_seq_cst) == 0;
     }
@@ -150,7 +148,6 @@ class AsyncQueue {
     std::atomic<std::uint32_t> pending_{0};
     std::atomic<std::uint32_t> has_ended_{0};
     std::atomic<bool> has_finished_{false};
-    std::atomic<bool> was_used_{false};
 };
 
 }  // namespace phalanx

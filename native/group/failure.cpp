@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/call_site.hpp"
+#include "collectives/kernels/reduce.hpp"
 #include "group/group.hpp"
 
 namespace phalanx {
@@ -37,18 +38,39 @@ bool lock_until(TimedMutex& turn, Clock::time_point give_up_at) {
 
 std::string closed_text(int rank) { return "rank " + std::to_string(rank) + " closed the group"; }
 
-// Also if memory is refused: the peers must learn of this failure.
-AbortReason Group::reason_of_current(const DescribeFn& describe, OperationContext& here,
-                                     bool has_begun, FindNotice find_notice) noexcept {
+void Group::fail(const std::exception& error, const Op& op, OperationContext& here,
+                 Recording& recording, bool has_begun, PointToPoint::PeerEndpoint* lane) {
+    const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
+    AbortReason reason{AbortKind::kError, world_rank(rank_), kNoMemory};
     try {
-        return describe_current(describe(), here, has_begun, find_notice);
-    } catch (const std::exception&) {  // bad_alloc: nothing else is thrown there
-        return {AbortKind::kError, world_rank(rank_), kNoMemory};
+        reason = describe_current(op, here, has_begun, lane);
+        collect_call_sites(reason, here, lane);
+    } catch (const std::exception&) {  // bad_alloc: the peers learn of it all the same
+        close_site_gaps(reason.message);
     }
+    if (lane == nullptr) activity_->leave(channel_, here.word(), false);
+    tell(reason);
+    recording.fail(reason.kind);
+    if (lane == nullptr) {
+        send_abort_notice(reason);
+    } else if (turn_.try_lock()) {  // else the running collective sends it when it has left
+        const MutexGuard collective(turn_);
+        send_abort_notice(reason);
+    }
+    pairs_->send_abort_notice(reason, lane);
+    std::byte* const out = here.call().out;
+    if (has_begun && out != nullptr) {
+        invalidate(op.dtype, out, out_count(op.kind, op.count, size_));
+        reason.message += "; its output was invalidated";
+    }
+    if (was_interrupted) throw Interrupted();
+    throw Aborted(std::move(reason));
 }
 
-AbortReason Group::describe_current(const std::string& what, OperationContext& here, bool has_begun,
-                                    FindNotice find_notice) {
+AbortReason Group::describe_current(const Op& op, OperationContext& here, bool has_begun,
+                                    PointToPoint::PeerEndpoint* lane) {
+    const std::string what =
+        lane == nullptr ? describe(op) : PointToPoint::describe(op, lane->is_recv);
     try {
         throw;
     } catch (const Aborted& error) {
@@ -62,7 +84,7 @@ AbortReason Group::describe_current(const std::string& what, OperationContext& h
     } catch (const Timeout& error) {
         return reason_of_timeout(error, what, here, has_begun);
     } catch (const PeerLost& error) {
-        return reason_of_loss(error, what, find_notice);
+        return reason_of_loss(error, what, lane);
     } catch (const PeerClosed& error) {
         const int rank = world_rank(error.rank);
         return {AbortKind::kClosed, rank, closed_text(rank) + "; " + me() + " was in " + what};
@@ -75,7 +97,11 @@ AbortReason Group::describe_current(const std::string& what, OperationContext& h
 }
 
 AbortReason Group::reason_of_loss(const PeerLost& lost, const std::string& what,
-                                  FindNotice find_notice) {
+                                  PointToPoint::PeerEndpoint* lane) {
+    const auto find_notice = [&] {
+        if (lane != nullptr) return pairs_->find_notice(*lane);
+        return team_->links() == nullptr ? std::nullopt : team_->links()->drain_for_notice(epoch_);
+    };
     const auto give_up_at =
         Clock::now() + (lost.is_silent ? kPatienceAfterSilence : kPatienceAfterEnd);
     while (Clock::now() < give_up_at) {
@@ -246,15 +272,6 @@ constexpr std::chrono::milliseconds kSiteBite{5};
 // messages. So this rank sends its own line in the middle. All ranks of the operation do the same,
 // get the same text, and one of them is the first on the page.
 void Group::collect_call_sites(AbortReason& reason, OperationContext& here,
-                               PointToPoint::PeerEndpoint* lane) noexcept {
-    try {
-        request_call_sites(reason, here, lane);
-    } catch (const std::exception&) {  // bad_alloc: the text stays without these lines
-        close_site_gaps(reason.message);
-    }
-}
-
-void Group::request_call_sites(AbortReason& reason, OperationContext& here,
                                PointToPoint::PeerEndpoint* lane) {
     if (site_gaps(reason.message).empty()) return;
     here.show();

@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kTurnBite{50};
 
-// FNV-1a over 64-bit words.
-std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
-    return (hash ^ word) * 0x100000001b3U;
-}
-
 // Adds to a sum that only the holder of the turn changes and any thread may read, without a lock.
 void add(std::atomic<std::uint64_t>& sum, std::uint64_t more) noexcept {
     sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
@@ -64,24 +59,16 @@ Op Group::make_op(const Call& call, std::uint64_t seq) const {
     op.root = static_cast<std::uint32_t>(call.root);
     op.ndim = static_cast<std::uint32_t>(call.shape.size());
     op.channel = static_cast<std::uint32_t>(channel_);
-    op.shape_hash = 0xcbf29ce484222325U;
+    op.shape_hash = kHashSeed;
     for (std::size_t i = 0; i < call.shape.size(); ++i) {
-        op.shape_hash = mix(op.shape_hash, call.shape[i]);
+        op.shape_hash = hash_with(op.shape_hash, call.shape[i]);
         if (i < Op::kMaxDims) op.dims[i] = call.shape[i];
     }
     return op;
 }
 
 AlgorithmChoice Group::choice_of(const Op& op) const {
-    return choose(op, tuning_, inline_limit_, static_cast<int>(formation_.nodes.size()), is_flat_);
-}
-
-// The algorithm of the whole group, even if this rank has no neighbour and others have.
-Algorithm Group::algorithm_of(const Op& op, AlgorithmChoice choice) const noexcept {
-    if (inline_limit_ == 0) {
-        choice.is_inline = op.nbytes() <= tuning_.host.inline_bytes && !choice.is_wide;
-    }
-    return encode_algorithm(op, choice, !is_flat_, formation_.nodes.size() > 1);
+    return choose(op, tuning_, static_cast<int>(formation_.nodes.size()), is_flat_);
 }
 
 void Group::perform(const Op& op, const Call& call, AlgorithmChoice choice) {
@@ -89,20 +76,20 @@ void Group::perform(const Op& op, const Call& call, AlgorithmChoice choice) {
         case OpKind::kBarrier:
             return;
         case OpKind::kAllSum:
-            return team_->all_reduce(op, Reduction::kSum, choice, call.x, call.out, *waiter_);
+            return team_->all_reduce(op, Reduction::kSum, choice, call.x, call.out);
         case OpKind::kAllMax:
-            return team_->all_reduce(op, Reduction::kMax, choice, call.x, call.out, *waiter_);
+            return team_->all_reduce(op, Reduction::kMax, choice, call.x, call.out);
         case OpKind::kAllMin:
-            return team_->all_reduce(op, Reduction::kMin, choice, call.x, call.out, *waiter_);
+            return team_->all_reduce(op, Reduction::kMin, choice, call.x, call.out);
         case OpKind::kAllGather:
         case OpKind::kSplit:
-            return team_->all_gather(op, choice, call.x, call.out, *waiter_);
+            return team_->all_gather(op, choice, call.x, call.out);
         case OpKind::kBroadcast:
-            return team_->broadcast(op, choice, call.x, call.out, *waiter_);
+            return team_->broadcast(op, choice, call.x, call.out);
         case OpKind::kSumScatter:
-            return team_->sum_scatter(op, choice, call.x, call.out, *waiter_);
+            return team_->sum_scatter(op, choice, call.x, call.out);
         case OpKind::kAllToAll:
-            return team_->all_to_all(op, choice, call.x, call.out, *waiter_);
+            return team_->all_to_all(op, choice, call.x, call.out);
         case OpKind::kSend:
         case OpKind::kRecv:
             break;  // messages between two ranks: run_message()
@@ -111,8 +98,10 @@ void Group::perform(const Op& op, const Call& call, AlgorithmChoice choice) {
 
 // Checks the call locally: on an error nothing was sent, and the group stays usable.
 void Group::check_call(const Call& call) const {
-    if (call.root < 0 || call.root >= size_) {
-        throw UsageError("root " + std::to_string(call.root) + " is not a rank of this group of " +
+    const bool is_to_itself = is_message(call.kind) && call.root == rank_;
+    if (call.root < 0 || call.root >= size_ || is_to_itself) {
+        throw UsageError(name_of(call.kind) + ": rank " + std::to_string(call.root) + " is no" +
+                         (is_to_itself ? " other" : "") + " rank of this group of " +
                          std::to_string(size_));
     }
     if (has_blocks(call.kind) && call.count % static_cast<std::uint64_t>(size_) != 0) {
@@ -125,6 +114,7 @@ void Group::check_call(const Call& call) const {
 void Group::run(const Call& call) {
     check_call(call);
     check_usable();
+    if (is_message(call.kind)) return run_message(call);
     pass_hold(call, nullptr);
     const Deadline deadline = deadline_of(call);
     if (queue_.is_idle()) return run_now(call, deadline);
@@ -149,10 +139,10 @@ void Group::run_now(const Call& call, Deadline deadline) {
         const AlgorithmChoice choice = choice_of(op);
         OperationContext here(own_sites_, call, word);
         activity_->enter(channel_, word);
-        Recording recording(*recorder_, op, tag_, algorithm_of(op, choice), world_rank(call.root));
+        Recording recording(trace(), op, tag_, choice.code, world_rank(call.root));
         try {
             waiter_->begin(deadline, &here);
-            team_->begin(op, choice, call.x, *waiter_);
+            team_->begin(op, choice, call.x);
             has_begun = true;
             // If the payload came with the headers, only the sum remains: some tens of nanoseconds,
             // as much as one read of the clock.
@@ -162,25 +152,7 @@ void Group::run_now(const Call& call, Deadline deadline) {
             // After the last read of peers' memory: check that it still belonged to them.
             waiter_->check_still_theirs();
         } catch (const std::exception& error) {
-            const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
-            const auto find_notice = [&] {
-                return team_->links() == nullptr ? std::nullopt
-                                                 : team_->links()->drain_for_notice(epoch_);
-            };
-            AbortReason reason =
-                reason_of_current([&] { return describe(op); }, here, has_begun, find_notice);
-            collect_call_sites(reason, here, nullptr);
-            activity_->leave(channel_, word, false);
-            tell(reason);
-            recording.fail(reason.kind);
-            send_abort_notice(reason);
-            if (pairs_ != nullptr) pairs_->send_abort_notice(reason, nullptr);
-            if (has_begun && call.out != nullptr) {
-                invalidate(op.dtype, call.out, out_count(op.kind, op.count, size_));
-                reason.message += "; its output was invalidated";
-            }
-            if (was_interrupted) throw Interrupted();
-            throw Aborted(std::move(reason));
+            fail(error, op, here, recording, has_begun, nullptr);
         }
         recording.finish();
         count(op, recording);
@@ -217,30 +189,11 @@ std::string Group::algorithm(OpKind kind, std::uint64_t nbytes, Dtype dtype) con
     op.kind = kind;
     op.dtype = dtype;
     op.count = nbytes / size_of(dtype);
-    return name_of_algorithm(size_ == 1 ? Algorithm{0} : algorithm_of(op, choice_of(op)));
+    return name_of_algorithm(size_ == 1 ? Algorithm{0} : choice_of(op).code);
 }
 
-// Messages from call to return: checks, counts and errors.
-
-void Group::check_peer(const Call& call, bool is_recv) const {
-    if (size_ == 1) {
-        throw UsageError(is_recv ? "Cannot recv from a singleton group"
-                                 : "Cannot send to a singleton group");
-    }
-    if (call.root < 0 || call.root >= size_) {
-        throw UsageError((is_recv ? "Invalid source=" : "Invalid destination=") +
-                         std::to_string(call.root) + " for a group of size " +
-                         std::to_string(size_));
-    }
-    if (call.root == rank_) {
-        throw UsageError(me() +
-                         (is_recv ? " cannot receive from itself" : " cannot send to itself"));
-    }
-}
-
-void Group::run_message(const Call& call, bool is_recv) {
-    check_peer(call, is_recv);
-    check_usable();
+void Group::run_message(const Call& call) {
+    const bool is_recv = call.kind == OpKind::kRecv;
     PointToPoint::PeerEndpoint& lane = pairs_->lane(call.root, is_recv);
     pass_hold(call, &lane);
     const Deadline deadline = deadline_of(call);
@@ -262,7 +215,7 @@ void Group::run_message(const Call& call, bool is_recv) {
                           Activity::word_of(channel_, is_recv, world_rank(call.root), lane.seq));
     Op shown = op;
     if (is_recv) shown.kind = OpKind::kRecv;
-    Recording recording(*recorder_, shown, tag_, lane.is_local ? kQueue : kWire,
+    Recording recording(trace(), shown, tag_, lane.is_local ? kQueue : kWire,
                         world_rank(call.root));
     try {
         lane.waiter.begin(deadline, &here);
@@ -277,25 +230,7 @@ void Group::run_message(const Call& call, bool is_recv) {
             pairs_->send(lane, op, call.x);
         }
     } catch (const std::exception& error) {
-        const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
-        AbortReason reason =
-            reason_of_current([&] { return PointToPoint::describe(op, is_recv); }, here, has_begun,
-                              [&] { return pairs_->find_notice(lane); });
-        collect_call_sites(reason, here, &lane);
-        tell(reason);
-        recording.fail(reason.kind);
-        // Otherwise the running collective sends the abort notice when it has left.
-        if (turn_.try_lock()) {
-            const MutexGuard collective(turn_);
-            send_abort_notice(reason);
-        }
-        pairs_->send_abort_notice(reason, &lane);
-        if (has_begun) {
-            invalidate(op.dtype, call.out, op.count);
-            reason.message += "; its output was invalidated";
-        }
-        if (was_interrupted) throw Interrupted();
-        throw Aborted(std::move(reason));
+        fail(error, op, here, recording, has_begun, &lane);
     }
     recording.finish();
     count_message(op, recording, lane.is_local);
@@ -350,34 +285,27 @@ std::shared_ptr<AsyncOperation> Group::submit(const Call& call, std::shared_ptr<
 
 // Runs on the group's thread.
 void Group::run_queued(const Call& call, Deadline deadline) {
-    struct Count {
-        Activity* activity;
-        int channel;
-        ~Count() { activity->queue(channel, -1); }
-    };
-    const Count count{activity_, channel_};
-    run_now(call, deadline);
+    try {
+        run_now(call, deadline);
+    } catch (...) {
+        activity_->queue(channel_, -1);
+        throw;
+    }
+    activity_->queue(channel_, -1);
 }
 
 // Nothing was sent yet, so leaving does not harm the group. After reserve_slot(), wait_until_idle()
 // and close() wait for this thread, so it never counts on the page for another group.
 void Group::enqueue(const std::shared_ptr<AsyncOperation>& work, const Call& call) {
     reserve_slot(*work, call);
-    struct Reserved {
-        AsyncQueue& queue;
-        bool is_used;
-        ~Reserved() {
-            if (!is_used) queue.release_slot();
-        }
-    } reserved{queue_, false};
-    check_usable();
-    work->set_number(submitted_.fetch_add(1, std::memory_order_relaxed) + 1);
     activity_->queue(channel_, 1);  // before the push: the thread may finish it immediately
     try {
+        check_usable();
+        work->set_number(submitted_.fetch_add(1, std::memory_order_relaxed) + 1);
         queue_.push(work);
-        reserved.is_used = true;
     } catch (...) {
         activity_->queue(channel_, -1);
+        queue_.release_slot();
         throw;
     }
 }

@@ -46,7 +46,6 @@ struct GroupOptions {
     // Slot on the page by rank, even if no arena is shared; -1: on another page. Empty: slots.
     std::vector<int> page_slots;
     SiteSource site;
-    std::shared_ptr<Recorder> recorder;  // recorder of this process; null: the group makes one
     Tuning tuning;
 };
 
@@ -66,15 +65,15 @@ std::string closed_text(int rank);
 // "rank 3", "ranks 0-2, 5".
 std::string list_ranks(std::vector<int> ranks);
 
-// Concurrency. run() may be called by any thread; the mutex turn_ admits one at a time, and
-// everything below team_ belongs to its holder. send() and recv() likewise have a turn per peer and
+// Concurrency. run() may be called by any thread; the mutex turn_ admits one collective at a time,
+// and everything below team_ belongs to its holder. Messages likewise have a turn per peer and
 // direction, which protects pairs_: a message never waits for a collective, nor the other way
 // round. abort(), failure(), close() and is_closed() may be called at any time by any thread: they
 // touch only the page, the wake descriptor and atomics, and take the turn before they touch links.
 // close() takes all turns.
 //
-// A stop holds the rank's main thread in run(), submit(), send() or recv() before the operation
-// begins; the time limit of a call includes that wait.
+// A stop holds the rank's main thread in run() or submit() before the operation begins; the time
+// limit of a call includes that wait.
 //
 // The source line of a call is looked up with `site` (options) only when an operation fails or
 // waits long, on the calling thread. For queued operations the submitter looks it up (Call::site).
@@ -94,13 +93,10 @@ class Group {
 
     // Throws a UsageError if the call is wrong as far as this rank can check alone.
     void check_call(const Call& call) const;
+    // Runs a collective or a message: kSend sends x to rank `root` and returns at once if x is
+    // small (PointToPoint::kBufferedBytes) or is awaited; kRecv receives from rank `root` into out.
     // Throws UsageError, Closed, Aborted, or Interrupted.
     void run(const Call& call);
-    // Sends x to rank `root`; returns at once if x is small (PointToPoint::kBufferedBytes) or is
-    // awaited.
-    void send(const Call& call) { run_message(call, false); }
-    // Receives from rank `root` into out.
-    void recv(const Call& call) { run_message(call, true); }
 
     // Runs the call later: `owner` keeps x and out alive. The timeout counts from now.
     std::shared_ptr<AsyncOperation> submit(const Call& call, std::shared_ptr<const void> owner);
@@ -109,7 +105,6 @@ class Group {
     void wait(const AsyncOperation& work, std::optional<Clock::duration> timeout,
               const std::function<bool()>& interrupt);
     // Drops the owners of finished works' arrays (on a thread that may do so).
-    [[nodiscard]] bool has_submitted() const noexcept { return queue_.was_used(); }
     [[nodiscard]] bool has_finished() const noexcept { return queue_.has_finished(); }
     void drop_finished();
     [[nodiscard]] bool is_idle() const noexcept { return queue_.is_idle(); }
@@ -151,8 +146,8 @@ class Group {
     // The algorithm for an operation of this size; the dtype matters only for sums of halves.
     [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes,
                                         Dtype dtype = Dtype::none) const;
-    // For groups of more than one rank.
-    [[nodiscard]] const Recorder& recorder() const noexcept { return *recorder_; }
+    // The flight recorder of this rank; a group of one records nothing.
+    [[nodiscard]] TraceRing& trace() const noexcept { return page_->trace(own_sites_.slot); }
     // Number of collectives that this rank has begun. The page counts bytes, times and messages.
     [[nodiscard]] std::uint64_t operations() const noexcept {
         return seq_.load(std::memory_order_relaxed);
@@ -188,22 +183,19 @@ class Group {
     void take_turn(TimedMutex& turn, const Call& call, Deadline deadline);
     [[nodiscard]] Op make_op(const Call& call, std::uint64_t seq) const;
     [[nodiscard]] AlgorithmChoice choice_of(const Op& op) const;
-    [[nodiscard]] Algorithm algorithm_of(const Op& op, AlgorithmChoice choice) const noexcept;
     void perform(const Op& op, const Call& call, AlgorithmChoice choice);
     // Counts a completed operation on the page: by the holder of the turn; messages by any thread.
     void count(const Op& op, const Recording& recording) noexcept;
     void count_message(const Op& op, const Recording& recording, bool is_local) noexcept;
-    void run_message(const Call& call, bool is_recv);
-    void check_peer(const Call& call, bool is_recv) const;
-    // `find_notice` reads an abort notice from the links of this operation.
-    using FindNotice = FunctionRef<std::optional<AbortReason>()>;
-    using DescribeFn = FunctionRef<std::string()>;
-    [[nodiscard]] AbortReason reason_of_current(const DescribeFn& describe, OperationContext& here,
-                                                bool has_begun, FindNotice find_notice) noexcept;
-    [[nodiscard]] AbortReason describe_current(const std::string& what, OperationContext& here,
-                                               bool has_begun, FindNotice find_notice);
+    void run_message(const Call& call);
+    // Called in the catch block of `error`: ends the epoch, with the error as its reason. Here and
+    // below, `lane` is that of a message, null for a collective.
+    [[noreturn]] void fail(const std::exception& error, const Op& op, OperationContext& here,
+                           Recording& recording, bool has_begun, PointToPoint::PeerEndpoint* lane);
+    [[nodiscard]] AbortReason describe_current(const Op& op, OperationContext& here, bool has_begun,
+                                               PointToPoint::PeerEndpoint* lane);
     [[nodiscard]] AbortReason reason_of_loss(const PeerLost& lost, const std::string& what,
-                                             FindNotice find_notice);
+                                             PointToPoint::PeerEndpoint* lane);
     [[nodiscard]] AbortReason reason_of_timeout(const Timeout& error, const std::string& what,
                                                 OperationContext& here, bool has_begun);
     [[nodiscard]] std::string describe_missing(const Timeout& error, std::uint64_t word) const;
@@ -212,10 +204,8 @@ class Group {
     [[nodiscard]] std::vector<int> stopped_ranks(const Timeout& error, OperationContext& here,
                                                  bool has_begun) const;
     [[nodiscard]] bool waits_for_leader(const Timeout& error, const OperationContext& here) const;
-    // Fills the gaps of a mismatch text (base/call_site.hpp); `lane` of a message, else null.
+    // Fills the gaps of a mismatch text (base/call_site.hpp).
     void collect_call_sites(AbortReason& reason, OperationContext& here,
-                            PointToPoint::PeerEndpoint* lane) noexcept;
-    void request_call_sites(AbortReason& reason, OperationContext& here,
                             PointToPoint::PeerEndpoint* lane);
     bool read_local_sites(std::string& text, const OperationContext& here,
                           const PointToPoint::PeerEndpoint* lane, bool may_come) const;
@@ -256,7 +246,6 @@ class Group {
     NodeLayout formation_;
     bool is_flat_ = true;
     std::uint64_t layout_ = 0;
-    std::uint64_t inline_limit_ = 0;
 
     TimedMutex turn_;
     std::atomic<bool> is_closed_{false};
@@ -268,7 +257,6 @@ class Group {
     bool has_tried_turns_ = false;
     AbortReason closed_here_;  // of close(); made at the beginning, as a close may have no memory
     std::atomic<Clock::rep> timeout_{kNoTimeout};
-    std::shared_ptr<Recorder> recorder_;
     Activity* activity_ = nullptr;       // on the page
     Hold* hold_ = nullptr;               // on the page
     TrafficCounters* totals_ = nullptr;  // on the page

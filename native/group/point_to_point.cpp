@@ -1,11 +1,8 @@
 // See point_to_point.hpp for the correctness argument.
 #include "group/point_to_point.hpp"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 
 #include "base/call_site.hpp"
 #include "collectives/kernels/checksum.hpp"
@@ -18,8 +15,10 @@ namespace {
 
 // Up to this size a copy is cheaper than a second write to a socket (about 1 us each).
 constexpr std::size_t kOnePiece = std::size_t{4} << 10;
-// Used if the system allows it; the default limit (net.core.wmem_max) is 208 KiB, doubled.
-constexpr std::size_t kSendBuffer = std::size_t{4} << 20;
+// Bytes that a socket takes at once even if the other end does not read, if the system allows it:
+// the default limit (net.core.wmem_max) is 208 KiB. The kernel doubles the number, and counts its
+// own bookkeeping against the doubled size.
+constexpr int kSendBuffer = 4 << 20;
 
 template <class Byte, class Body>
 void for_each_chunk(std::span<Byte> bytes, const Body& body) {
@@ -34,10 +33,8 @@ std::string name_rank(std::uint32_t rank) { return "rank " + std::to_string(rank
 
 PeerConnection make_pair_wire(int peer, int fd, std::chrono::milliseconds silence) {
     auto in = make_socket_link(peer, fd, silence);
-    reserve_send_buffer(fd, kSendBuffer);
-    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) throw SystemError("cannot duplicate descriptor " + std::to_string(fd), errno);
-    return {make_socket_link(peer, copy, silence), std::move(in)};
+    set_option(fd, SOL_SOCKET, SO_SNDBUF, kSendBuffer);
+    return {make_socket_link(peer, Fd::duplicate(fd).release(), silence), std::move(in)};
 }
 
 PointToPoint::PointToPoint(int rank, int channel, std::span<const int> members,

@@ -7,12 +7,20 @@
 
 namespace phalanx {
 
-AlgorithmChoice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
-                       bool is_flat) {
+namespace {
+enum HostWay : std::uint8_t { kNoHost, kInline, kStaged };
+enum LinkWay : std::uint8_t { kNoLinks, kMesh, kDirect, kRing, kChain, kPairwise };
+constexpr const char* kHostWays[] = {"", "inline", "staged"};
+constexpr const char* kLinkWays[] = {"",      "mesh",     "direct", "ring",
+                                     "chain", "pairwise", "queue",  "wire"};
+}  // namespace
+
+AlgorithmChoice choose(const Op& op, const Tuning& tuning, int nodes, bool is_flat) {
     AlgorithmChoice choice;
-    const std::uint64_t others = nodes > 1 ? static_cast<std::uint64_t>(nodes - 1) : 1;
-    const std::uint64_t limit =
-        op.kind == OpKind::kBroadcast ? tuning.mesh_broadcast_bytes : tuning.mesh_bytes;
+    const bool has_links = nodes > 1;
+    const std::uint64_t others = has_links ? static_cast<std::uint64_t>(nodes - 1) : 1;
+    const bool is_broadcast = op.kind == OpKind::kBroadcast;
+    const std::uint64_t limit = is_broadcast ? tuning.mesh_broadcast_bytes : tuning.mesh_bytes;
     // A mesh would send all blocks to all nodes.
     choice.is_mesh = op.kind != OpKind::kAllToAll && op.nbytes() <= limit / others;
     const bool is_reduction =
@@ -20,11 +28,20 @@ AlgorithmChoice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_
     choice.is_direct = is_flat && is_reduction && nodes > 2 && !choice.is_mesh &&
                        op.nbytes() <= tuning.direct_bytes;
     const bool is_sum = op.kind == OpKind::kAllSum || op.kind == OpKind::kSumScatter;
-    choice.is_wide = is_sum && is_half(op.dtype) && nodes > 1 &&
+    choice.is_wide = is_sum && is_half(op.dtype) && has_links &&
                      !(is_flat && (choice.is_mesh || choice.is_direct));
-    // Widened data did not come with the header.
-    choice.is_inline = op.nbytes() <= inline_limit && !choice.is_wide;
     choice.is_whole = op.nbytes() <= tuning.host.inline_bytes;
+    choice.is_inline =
+        choice.is_whole && !choice.is_wide;  // wide data did not come with the header
+
+    const HostWay host = is_flat ? kNoHost : choice.is_inline ? kInline : kStaged;
+    const bool can_mesh = is_flat || !(is_broadcast || op.kind == OpKind::kAllGather);
+    const LinkWay around = is_broadcast ? kChain : op.kind == OpKind::kAllToAll ? kPairwise : kRing;
+    const LinkWay links = !has_links                   ? kNoLinks
+                          : choice.is_direct           ? kDirect
+                          : choice.is_mesh && can_mesh ? kMesh
+                                                       : around;
+    choice.code = static_cast<Algorithm>(host << 4 | links);
     return choice;
 }
 
@@ -48,27 +65,6 @@ Tuning tuned_by(const SelectorTable& table) {
         }
     }
     return tuning;
-}
-
-namespace {
-enum HostWay : std::uint8_t { kNoHost, kInline, kStaged };
-enum LinkWay : std::uint8_t { kNoLinks, kMesh, kDirect, kRing, kChain, kPairwise };
-constexpr const char* kHostWays[] = {"", "inline", "staged"};
-constexpr const char* kLinkWays[] = {"",      "mesh",     "direct", "ring",
-                                     "chain", "pairwise", "queue",  "wire"};
-}  // namespace
-
-Algorithm encode_algorithm(const Op& op, AlgorithmChoice choice, bool has_host,
-                           bool has_links) noexcept {
-    const HostWay host = !has_host ? kNoHost : choice.is_inline ? kInline : kStaged;
-    if (!has_links) return static_cast<Algorithm>(host << 4);
-    const bool moves_only = op.kind == OpKind::kAllGather || op.kind == OpKind::kBroadcast;
-    const bool can_mesh = !moves_only || !has_host;
-    const LinkWay around = op.kind == OpKind::kBroadcast  ? kChain
-                           : op.kind == OpKind::kAllToAll ? kPairwise
-                                                          : kRing;
-    const LinkWay links = choice.is_direct ? kDirect : choice.is_mesh && can_mesh ? kMesh : around;
-    return static_cast<Algorithm>(host << 4 | links);
 }
 
 std::string name_of_algorithm(Algorithm algorithm) {

@@ -36,20 +36,14 @@ struct Tuning {
 using SelectorTable = std::map<std::string, std::uint64_t>;
 Tuning tuned_by(const SelectorTable& table);
 
-// inline_limit is the arena's share of Tuning::host, 0 if this rank has no neighbour;
 // is_flat: every node is one rank.
-AlgorithmChoice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
-                       bool is_flat);
+AlgorithmChoice choose(const Op& op, const Tuning& tuning, int nodes, bool is_flat);
 
-// Algorithm on the host << 4 | algorithm between nodes. For messages: the transport.
-using Algorithm = std::uint8_t;
+// The algorithms of messages: their transport.
 inline constexpr Algorithm kQueue = 6;
 inline constexpr Algorithm kWire = 7;
 inline constexpr int kAlgorithms = 3 << 4;  // upper bound of all values
 
-// has_host, has_links: of any rank of the group.
-Algorithm encode_algorithm(const Op& op, AlgorithmChoice choice, bool has_host,
-                           bool has_links) noexcept;
 // "inline", "staged", "mesh", "ring", "staged+pairwise", ...; "" for an unknown value.
 std::string name_of_algorithm(Algorithm algorithm);
 

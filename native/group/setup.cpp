@@ -16,33 +16,31 @@ void check(bool is_right, const std::string& what) {
     if (!is_right) throw UsageError(what);
 }
 
+// `WorldSpec` (phalanx.distributed) makes valid options. These are the checks without which a
+// mistake there would end the process.
 void check_options(const GroupOptions& options) {
     const auto size = static_cast<std::size_t>(std::max(options.size, 0));
-    check(options.size >= 1, "size must be at least 1, not " + std::to_string(options.size));
+    const auto fits = [&](const auto& by_rank) {
+        return by_rank.empty() || by_rank.size() == size;
+    };
+    const auto is_peer = [&](int rank) {
+        return rank >= 0 && rank < options.size && rank != options.rank;
+    };
     check(options.rank >= 0 && options.rank < options.size, "rank " + std::to_string(options.rank) +
                                                                 " is not in a group of " +
                                                                 std::to_string(options.size));
-    check(options.epoch >= 1 && options.epoch < std::uint64_t{1} << 48,
-          "epoch must be from 1 to 2**48 - 1");
-    check(options.channel >= 0 && options.channel < Arena::kChannels,
-          "channel must be from 0 to " + std::to_string(Arena::kChannels - 1));
-    check(options.members.empty() || options.members.size() == size,
-          "members must be empty or have one entry for each rank");
-    check(options.tag < Activity::kWorldTag, "tag must be less than 2**63");
-    check(options.hosts.size() == size, "hosts must name one host index for each rank");
-    check(options.slots.empty() || options.slots.size() == size,
-          "slots must be empty or have one entry for each rank");
-    check(options.page_slots.empty() || options.page_slots.size() == size,
-          "page_slots must be empty or have one entry for each rank");
-    check(std::all_of(options.hosts.begin(), options.hosts.end(), [](int h) { return h >= 0; }),
-          "host indices must not be negative");
+    check(options.epoch >= 1 && options.epoch < std::uint64_t{1} << 48 &&
+              options.tag < Activity::kWorldTag && options.channel >= 0 &&
+              options.channel < Arena::kChannels,
+          "epoch, tag or channel is out of range");
+    check(options.hosts.size() == size && fits(options.members) && fits(options.slots) &&
+              fits(options.page_slots),
+          "hosts, members, slots and page_slots must have one entry for each rank");
     for (const auto& [peer, wire] : options.pair_links) {
-        check(peer >= 0 && peer < options.size && peer != options.rank && wire.in && wire.out,
-              "there is a pair link to rank " + std::to_string(peer) + ", which is no peer");
+        check(is_peer(peer) && wire.in && wire.out, "a pair link needs a peer and two directions");
     }
     for (const auto& [peer, link] : options.links) {
-        check(peer >= 0 && peer < options.size && peer != options.rank && link != nullptr,
-              "there is a link to rank " + std::to_string(peer) + ", which is no peer");
+        check(is_peer(peer) && link != nullptr, "a link needs a peer");
     }
 }
 
@@ -56,8 +54,8 @@ NodeLayout formation_of(const GroupOptions& options) {
 }
 
 std::uint64_t hash_of(const NodeLayout& formation, const Tuning& tuning) {
-    std::uint64_t hash = 0xcbf29ce484222325U;
-    const auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3U; };
+    std::uint64_t hash = kHashSeed;
+    const auto mix = [&](std::uint64_t word) { hash = hash_with(hash, word); };
     for (const auto& node : formation.nodes) {
         mix(node.size());
         for (const int rank : node) mix(static_cast<std::uint64_t>(rank));
@@ -90,9 +88,6 @@ Group::Group(GroupOptions options)
     host_names_ = std::move(options.host_names);
     arena_ = options.arena;
     page_ = options.page;
-    recorder_ = std::move(options.recorder);
-    // A group of one records nothing.
-    if (recorder_ == nullptr && size_ > 1) recorder_ = std::make_shared<Recorder>(page_);
     formation_ = formation_of(options);
     is_flat_ = formation_.has_single_ranks_only();
     layout_ = hash_of(formation_, tuning_);
@@ -113,9 +108,9 @@ void Group::build_team(GroupOptions& options) {
     if (page_ == nullptr) page_ = std::make_shared<ControlPage>(ControlPage::in_process(1, 0));
 
     int bell = page_->author() < page_->slots() ? page_->author() : 0;
-    std::unique_ptr<SharedMemoryTeam> host;
+    std::vector<int> slots;
+    const auto me = std::find(neighbours.begin(), neighbours.end(), rank_) - neighbours.begin();
     if (has_neighbours) {
-        std::vector<int> slots;
         for (const int rank : neighbours) {
             const int slot = options.slots[static_cast<std::size_t>(rank)];
             check(slot >= 0 && slot < arena_->slots() &&
@@ -124,13 +119,17 @@ void Group::build_team(GroupOptions& options) {
                       " shares this host and needs an arena slot of its own");
             slots.push_back(slot);
         }
-        const auto me = std::find(neighbours.begin(), neighbours.end(), rank_) - neighbours.begin();
         bell = slots[static_cast<std::size_t>(me)];
         check(bell == arena_->own(), "this rank's slot is not the arena's own one");
+    }
+    const int ranks_here = std::max(options.ranks_here, static_cast<int>(neighbours.size()));
+    waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
+                                       WaitPolicy::for_ranks(ranks_here));
+    std::unique_ptr<SharedMemoryTeam> host;
+    if (has_neighbours) {
         host = std::make_unique<SharedMemoryTeam>(*arena_, *page_, channel_, epoch_, tag_,
                                                   neighbours, std::move(slots),
-                                                  static_cast<int>(me), tuning_.host);
-        inline_limit_ = std::max<std::size_t>(host->inline_limit(), 1);
+                                                  static_cast<int>(me), tuning_.host, *waiter_);
     }
 
     std::unique_ptr<NodeExchange> links;
@@ -149,9 +148,8 @@ void Group::build_team(GroupOptions& options) {
             const int peer = world_rank(node.front());
             found.back()->count_in(page_->wire(bell, peer, false), page_->wire(bell, peer, true));
         }
-        links =
-            std::make_unique<NodeExchange>(std::move(leaders), std::move(found), my_node, is_leader,
-                                           !formation_.has_single_ranks_only(), tuning_.link);
+        links = std::make_unique<NodeExchange>(std::move(leaders), std::move(found), my_node,
+                                               is_leader, !is_flat_, tuning_.link, *waiter_);
     }
     page_slots_ = std::move(options.page_slots);
     if (page_slots_.empty()) page_slots_ = options.slots;
@@ -164,9 +162,6 @@ void Group::build_team(GroupOptions& options) {
     totals_ = &page_->totals(bell);
     page_->begin_group(bell, channel_, epoch_, tag_);
     options.links.clear();  // close the links that no algorithm uses
-    const int ranks_here = std::max(options.ranks_here, static_cast<int>(neighbours.size()));
-    waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
-                                       WaitPolicy::for_ranks(ranks_here));
     team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links),
                                    tuning_.work_bytes);
     if (size_ > 1) build_pairs(options, bell);

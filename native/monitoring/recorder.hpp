@@ -1,15 +1,12 @@
-// The flight recorder: this rank's present and last operations. The page defines the place of the
-// ring of records; this file defines the words of a record.
+// The flight recorder: this rank's present and last operations. The ring of records is on the
+// control page, shared by all groups of the process; this file defines the words of a record.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "collectives/operation/op.hpp"
-#include "shm/control_page.hpp"
 #include "shm/trace_ring.hpp"
 
 namespace phalanx {
@@ -30,20 +27,6 @@ constexpr std::uint64_t record_place(std::uint64_t epoch, std::uint64_t seq) noe
 }
 constexpr int kRecordFailure = 32;  // shift of the AbortKind in kRecordWhat; 0: no failure
 
-// The ring of one rank process, shared by all its groups.
-class Recorder {
-  public:
-    // The ring is in the page at this rank's slot, visible to the supervisor; without a page, in
-    // own memory.
-    explicit Recorder(std::shared_ptr<ControlPage> page);
-    [[nodiscard]] TraceRing& ring() const noexcept { return *ring_; }
-
-  private:
-    std::shared_ptr<ControlPage> page_;
-    std::unique_ptr<TraceRing> own_;
-    TraceRing* ring_;
-};
-
 // One operation from begin to end, on the thread that runs it. Costs three reads of the clock (two
 // for a small array on one host) and one atomic read-modify-write. Writes to one cache line of its
 // own, and to the line of the ring's counters.
@@ -52,7 +35,7 @@ class Recording {
     using Nanoseconds = std::uint64_t;
 
     // The operation is entered now; `peer` is a world rank.
-    Recording(const Recorder& recorder, const Op& op, std::uint64_t tag, std::uint8_t algorithm,
+    Recording(TraceRing& ring, const Op& op, std::uint64_t tag, std::uint8_t algorithm,
               int peer) noexcept;
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;

@@ -101,11 +101,6 @@ bool TraceRing::look_at(const Record& record, std::uint64_t first, Snapshot& see
     return false;
 }
 
-void TraceRing::sort(std::vector<Snapshot>& found) {
-    std::sort(found.begin(), found.end(),
-              [](const Snapshot& one, const Snapshot& other) { return one.number < other.number; });
-}
-
 std::vector<TraceRing::Snapshot> TraceRing::read_from(std::uint64_t number) const {
     const auto first = first_.load(std::memory_order_acquire);
     const auto next = next_.load(std::memory_order_acquire);
@@ -121,22 +116,16 @@ std::vector<TraceRing::Snapshot> TraceRing::read_from(std::uint64_t number) cons
         // Leave newer records to the next read: otherwise records before them would be missed.
         if (seen.number >= from && seen.number < made) found.push_back(seen);
     }
-    sort(found);
+    std::sort(found.begin(), found.end(),
+              [](const Snapshot& one, const Snapshot& other) { return one.number < other.number; });
     return found;
 }
 
 std::vector<TraceRing::Snapshot> TraceRing::read(std::uint64_t& dropped) const {
-    const auto first = first_.load(std::memory_order_acquire);
-    std::vector<Snapshot> found;
-    found.reserve(kRecords);
-    for (const Record& record : records_) {
-        Snapshot seen{};
-        if (look_at(record, first, seen)) found.push_back(seen);
-    }
-    sort(found);
-    const auto made = next_.load(std::memory_order_acquire) - first -
-                      passed_over_.load(std::memory_order_relaxed) +
-                      missed_.load(std::memory_order_relaxed);
+    auto found = read_from(0);
+    const auto made =
+        next_.load(std::memory_order_acquire) - first_.load(std::memory_order_acquire) -
+        passed_over_.load(std::memory_order_relaxed) + missed_.load(std::memory_order_relaxed);
     // The counters are read one by one during writes, so the difference may be negative.
     const auto more = static_cast<std::int64_t>(made - found.size());
     dropped = more > 0 ? static_cast<std::uint64_t>(more) : 0;

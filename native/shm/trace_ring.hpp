@@ -70,7 +70,6 @@ class TraceRing {
 
   private:
     static bool look_at(const Record& record, std::uint64_t first, Snapshot& seen) noexcept;
-    static void sort(std::vector<Snapshot>& found);
     [[nodiscard]] bool claim() noexcept;
     Record* take_next() noexcept;
     void pass_to(std::uint64_t next, std::uint64_t passed) noexcept;

@@ -26,52 +26,22 @@ void Link::mark_broken(const std::string& why, bool is_silent) {
     lose(broken_, was_silent_);
 }
 
-std::size_t Link::try_send(std::span<const std::byte> bytes) {
-    return guarded([&] { return count(sent_in_, do_send(bytes)); });
-}
-
-std::size_t Link::try_recv(std::span<std::byte> bytes) {
-    return guarded([&] {
-        const std::size_t got = count(received_in_, do_recv(bytes));
-        if (got > 0) remember(bytes.first(got));
-        return got;
-    });
-}
-
 std::size_t Link::try_send(Parts parts) {
-    return guarded([&] { return count(sent_in_, do_send_parts(parts)); });
+    return guarded([&] { return count(sent_in_, do_send(parts)); });
 }
 
 std::size_t Link::try_recv(std::span<std::byte> bytes, std::span<std::byte> more) {
     return guarded([&] {
-        const std::size_t got = count(received_in_, do_recv_both(bytes, more));
-        remember(bytes.first(std::min(got, bytes.size())));
-        remember(more.first(got - std::min(got, bytes.size())));
+        const std::size_t got = count(received_in_, do_recv(bytes, more));
+        const std::size_t first = std::min(got, bytes.size());
+        remember(bytes.first(first));
+        remember(more.first(got - first));
         return got;
     });
 }
 
-std::size_t Link::do_send_parts(Parts parts) {
-    std::size_t sent = 0;
-    for (const auto part : parts) {
-        const std::size_t taken = do_send(part);
-        sent += taken;
-        if (taken < part.size()) break;
-    }
-    return sent;
-}
-
-std::size_t Link::do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) {
-    const std::size_t got = do_recv(bytes);
-    if (got < bytes.size()) return got;
-    try {
-        return got + do_recv(more);
-    } catch (const PeerLost&) {
-        return got;  // the received bytes are good; the next call finds the end again
-    }
-}
-
 void Link::remember(std::span<const std::byte> bytes) noexcept {
+    if (bytes.empty()) return;
     if (bytes.size() >= tail_.size()) {
         std::memcpy(tail_.data(), bytes.last(tail_.size()).data(), tail_.size());
         tail_size_ = tail_.size();
@@ -120,9 +90,9 @@ void Link::send_abort_notice(std::uint64_t epoch, const AbortReason& reason) noe
     try {
         // A working peer reads on and makes room at once. A peer that does not read gets no notice
         // and finds only the end of the stream.
-        auto rest = std::as_bytes(std::span(&notice, 1));
+        std::span<const std::byte> rest = std::as_bytes(std::span(&notice, 1));
         for (int bites = 0; bites < kRoomBites && !rest.empty(); ++bites) {
-            const std::size_t taken = do_send(rest);
+            const std::size_t taken = do_send(Parts(&rest, 1));
             rest = rest.subspan(taken);
             if (taken == 0) std::this_thread::sleep_for(kRoomBite);
         }
@@ -137,7 +107,7 @@ std::optional<AbortReason> Link::drain_for_notice(std::uint64_t epoch) noexcept 
     bool has_ended = false;
     for (int reads = 0; reads < kDrainReads && !has_ended; ++reads) {
         try {
-            const std::size_t got = do_recv(drained);
+            const std::size_t got = do_recv(drained, {});
             if (got == 0) return std::nullopt;
             remember(std::span(drained).first(got));
         } catch (const std::exception&) {  // also without memory for the text of a PeerLost

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "os/descriptors.hpp"
 
 namespace phalanx {
 
@@ -33,17 +34,15 @@ class Link {
     virtual ~Link() = default;
 
     [[nodiscard]] int peer() const noexcept { return peer_; }
-    // Number of bytes sent at once, 0 if the link is full. Throws PeerLost after a failure, and
-    // then always the same error.
-    std::size_t try_send(std::span<const std::byte> bytes);
-    // Number of bytes received at once, 0 if there are none. Throws PeerLost at the end of the
-    // stream.
-    std::size_t try_recv(std::span<std::byte> bytes);
-    // The same for several pieces in one call.
     using Parts = std::span<const std::span<const std::byte>>;
     static constexpr std::size_t kMaxParts = 3;
+    // Number of bytes sent at once, 0 if the link is full. Throws PeerLost after a failure, and
+    // then always the same error.
     std::size_t try_send(Parts parts);
-    std::size_t try_recv(std::span<std::byte> bytes, std::span<std::byte> more);
+    std::size_t try_send(std::span<const std::byte> bytes) { return try_send(Parts(&bytes, 1)); }
+    // Number of bytes received at once into `bytes` and the rest into `more`, 0 if there are none.
+    // Throws PeerLost at the end of the stream.
+    std::size_t try_recv(std::span<std::byte> bytes, std::span<std::byte> more = {});
     // Set counters to which moved bytes are added; null: none.
     void count_in(std::atomic<std::uint64_t>* sent, std::atomic<std::uint64_t>* received) noexcept {
         sent_in_ = sent;
@@ -89,11 +88,14 @@ class Link {
 
   protected:
     static constexpr const char* kClosedThere = "the other end closed it";
-    virtual std::size_t do_send(std::span<const std::byte> bytes) = 0;
-    virtual std::size_t do_recv(std::span<std::byte> bytes) = 0;
-    // By default one piece after the other; links with a better way override this.
-    virtual std::size_t do_send_parts(Parts parts);
-    virtual std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more);
+    // A link may move less than it could: for instance only the first part.
+    virtual std::size_t do_send(Parts parts) = 0;
+    virtual std::size_t do_recv(std::span<std::byte> bytes, std::span<std::byte> more) = 0;
+    // The first part that is not empty.
+    static std::span<const std::byte> first_of(Parts parts) noexcept {
+        while (parts.size() > 1 && parts.front().empty()) parts = parts.subspan(1);
+        return parts.empty() ? std::span<const std::byte>() : parts.front();
+    }
     virtual void do_finish() noexcept = 0;
     virtual void do_check_alive() {}
     // Peeks at the last bytes of a stream that has ended. kUnclear: try again later.
@@ -158,16 +160,13 @@ inline constexpr std::size_t kIoChunkBytes = std::size_t{256} << 10;
 // `silence`, also not the kernel's probes, counts as lost (a frozen process does not); 0: never.
 std::unique_ptr<Link> make_socket_link(int peer, int fd, std::chrono::milliseconds silence = {});
 // One stream over several connected sockets, in the same order at both ends; with one socket, the
-// link above. Takes ownership of all sockets, also if it throws.
-std::unique_ptr<Link> make_striped_link(int peer, std::span<const int> fds,
+// link above.
+std::unique_ptr<Link> make_striped_link(int peer, std::vector<Fd> sockets,
                                         std::chrono::milliseconds silence = {});
 // Bytes on one stripe before the next stripe's turn; both ends must use the same number.
 inline constexpr std::size_t kStripeBlock = std::size_t{64} << 10;
 std::unique_ptr<Link> make_striped_link(int peer, std::vector<std::unique_ptr<Link>> stripes,
                                         std::vector<std::string> paths = {},
                                         std::size_t block = kStripeBlock);
-// Make a socket accept that many bytes at once even if the other end does not read, as far as the
-// system allows (net.core.wmem_max).
-void reserve_send_buffer(int fd, std::size_t nbytes) noexcept;
 
 }  // namespace phalanx

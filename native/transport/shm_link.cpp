@@ -46,7 +46,8 @@ class ArenaLink final : public Link {
     }
 
   protected:
-    std::size_t do_send(std::span<const std::byte> bytes) override {
+    std::size_t do_send(Parts parts) override {
+        const auto bytes = first_of(parts);
         const std::uint64_t consumed = theirs_->tail.load(std::memory_order_acquire);
         if (consumed > head_ || head_ - consumed > capacity_) lose("its queue is corrupt");
         const auto room = capacity_ - (head_ - consumed);
@@ -65,7 +66,8 @@ class ArenaLink final : public Link {
         return static_cast<std::size_t>(size);
     }
 
-    std::size_t do_recv(std::span<std::byte> bytes) override {
+    std::size_t do_recv(std::span<std::byte> bytes, std::span<std::byte> more) override {
+        if (bytes.empty()) bytes = more;
         // Check the end first: all bytes produced before it are then visible.
         const bool is_at_end = has_ended();
         const std::uint64_t produced = theirs_->head.load(std::memory_order_acquire);

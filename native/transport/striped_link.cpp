@@ -58,12 +58,7 @@ class StripedLink final : public Link {
     [[nodiscard]] std::vector<std::string> paths() const override { return paths_; }
 
   protected:
-    std::size_t do_send(std::span<const std::byte> bytes) override {
-        return do_send_parts(std::span(&bytes, 1));
-    }
-    std::size_t do_recv(std::span<std::byte> bytes) override { return do_recv_both(bytes, {}); }
-
-    std::size_t do_send_parts(Parts parts) override {
+    std::size_t do_send(Parts parts) override {
         std::size_t sent = 0;
         while (sent < kLargestCall) {
             // Take the part of the remaining bytes that lies in this block.
@@ -80,9 +75,7 @@ class StripedLink final : public Link {
             }
             if (count == 0) break;
             const Parts ready = std::span(now).first(count);
-            const auto moved = on(out_, sent, [&](Link& stripe) {
-                return count == 1 ? stripe.do_send(ready[0]) : stripe.do_send_parts(ready);
-            });
+            const auto moved = on(out_, sent, [&](Link& stripe) { return stripe.do_send(ready); });
             sent += moved;
             std::size_t wanted = 0;
             for (const auto part : ready) wanted += part.size();
@@ -91,17 +84,15 @@ class StripedLink final : public Link {
         return sent;
     }
 
-    std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) override {
+    std::size_t do_recv(std::span<std::byte> bytes, std::span<std::byte> more) override {
         std::size_t got = 0;
         while (got < std::min(bytes.size() + more.size(), kLargestCall)) {
             const auto first = bytes.subspan(std::min(got, bytes.size()));
             const auto second = more.subspan(got - std::min(got, bytes.size()));
             const auto here = first.first(std::min(first.size(), in_.left));
             const auto there = second.first(std::min(second.size(), in_.left - here.size()));
-            const auto moved = on(in_, got, [&](Link& stripe) {
-                if (here.empty()) return stripe.do_recv(there);
-                return there.empty() ? stripe.do_recv(here) : stripe.do_recv_both(here, there);
-            });
+            const auto moved =
+                on(in_, got, [&](Link& stripe) { return stripe.do_recv(here, there); });
             got += moved;
             if (moved < here.size() + there.size()) break;
         }
@@ -189,16 +180,13 @@ std::unique_ptr<Link> make_striped_link(int peer, std::vector<std::unique_ptr<Li
     return std::make_unique<StripedLink>(peer, std::move(stripes), std::move(paths), block);
 }
 
-std::unique_ptr<Link> make_striped_link(int peer, std::span<const int> fds,
+std::unique_ptr<Link> make_striped_link(int peer, std::vector<Fd> sockets,
                                         std::chrono::milliseconds silence) {
-    std::vector<Fd> owned;
-    owned.reserve(fds.size());
-    for (const int fd : fds) owned.emplace_back(fd);  // closes all of them if one is unusable
-    if (owned.empty()) throw UsageError("there is no socket for rank " + std::to_string(peer));
-    if (owned.size() == 1) return make_socket_link(peer, owned[0].release(), silence);
+    if (sockets.empty()) throw UsageError("there is no socket for rank " + std::to_string(peer));
+    if (sockets.size() == 1) return make_socket_link(peer, sockets[0].release(), silence);
     std::vector<std::unique_ptr<Link>> stripes;
     std::vector<std::string> paths;
-    for (Fd& fd : owned) {
+    for (Fd& fd : sockets) {
         paths.push_back(Path::of(fd.get()).text());
         stripes.push_back(make_socket_link(peer, fd.release(), silence));
     }

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -55,18 +56,7 @@ class SocketLink final : public Link {
     [[nodiscard]] std::string path() const override { return path_.text_with_card(); }
 
   protected:
-    std::size_t do_send(std::span<const std::byte> bytes) override {
-        const auto size = std::min(bytes.size(), kLargestCall);
-        return moved(::send(fd_.get(), bytes.data(), size, kSendQuietly | MSG_DONTWAIT));
-    }
-    std::size_t do_recv(std::span<std::byte> bytes) override {
-        if (bytes.empty()) return 0;
-        const auto got =
-            ::recv(fd_.get(), bytes.data(), std::min(bytes.size(), kLargestCall), MSG_DONTWAIT);
-        if (got == 0) lose(kClosedThere);
-        return moved(got);
-    }
-    std::size_t do_send_parts(Parts parts) override {
+    std::size_t do_send(Parts parts) override {
         std::array<iovec, kMaxParts> pieces;
         std::size_t count = 0;
         std::size_t room = kLargestCall;
@@ -76,18 +66,30 @@ class SocketLink final : public Link {
             room -= size;
             if (size < part.size()) break;
         }
+        constexpr int kFlags = kSendQuietly | MSG_DONTWAIT;
+        if (count == 0) return 0;
+        if (count == 1) {  // the shorter call
+            return moved(::send(fd_.get(), pieces[0].iov_base, pieces[0].iov_len, kFlags));
+        }
         msghdr message{};
         message.msg_iov = pieces.data();
         message.msg_iovlen = static_cast<decltype(message.msg_iovlen)>(count);
-        return moved(::sendmsg(fd_.get(), &message, kSendQuietly | MSG_DONTWAIT));
+        return moved(::sendmsg(fd_.get(), &message, kFlags));
     }
-    std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) override {
-        if (bytes.empty() || bytes.size() > kLargestCall) return do_recv(bytes);
-        iovec parts[] = {{bytes.data(), bytes.size()}, {more.data(), more.size()}};
-        msghdr message{};
-        message.msg_iov = parts;
-        message.msg_iovlen = 2;
-        const auto got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    std::size_t do_recv(std::span<std::byte> bytes, std::span<std::byte> more) override {
+        if (bytes.empty()) std::swap(bytes, more);
+        if (bytes.empty()) return 0;
+        ssize_t got = 0;
+        if (more.empty() || bytes.size() > kLargestCall) {
+            const auto size = std::min(bytes.size(), kLargestCall);
+            got = ::recv(fd_.get(), bytes.data(), size, MSG_DONTWAIT);
+        } else {
+            iovec parts[] = {{bytes.data(), bytes.size()}, {more.data(), more.size()}};
+            msghdr message{};
+            message.msg_iov = parts;
+            message.msg_iovlen = 2;
+            got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+        }
         if (got == 0) lose(kClosedThere);
         return moved(got);
     }
@@ -147,12 +149,6 @@ class SocketLink final : public Link {
 };
 
 }  // namespace
-
-void reserve_send_buffer(int fd, std::size_t nbytes) noexcept {
-    // The kernel doubles the number, and counts its own bookkeeping against the doubled size.
-    const int wanted = static_cast<int>(nbytes);
-    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted);
-}
 
 std::unique_ptr<Link> make_socket_link(int peer, int fd, milliseconds silence) {
     return std::make_unique<SocketLink>(peer, Fd(fd), silence);

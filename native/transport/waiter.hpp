@@ -37,7 +37,7 @@ struct WaitPolicy {
     bool is_crowded = false;  // more ranks here than cores: do not spin at all
     bool is_full = false;     // at least as many ranks as cores, and several cores: moves pay off
 
-    static WaitPolicy for_ranks(int ranks_here) noexcept {
+    static WaitPolicy for_ranks(int ranks_here) {
         WaitPolicy policy;
         const int cores = usable_cores();
         policy.is_crowded = ranks_here > cores;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 
 #include "monitoring/recorder.hpp"
 
@@ -31,8 +32,8 @@ void measure(const char* name, long loops, Part&& part) {
 
 int main(int n_arguments, char** arguments) {
     const long loops = n_arguments > 1 ? std::atol(arguments[1]) : 200'000;
-    const Recorder recorder(nullptr);
-    TraceRing& ring = recorder.ring();
+    const auto its = std::make_unique<TraceRing>();
+    TraceRing& ring = *its;
     Op op{};
     op.kind = OpKind::kAllSum;
     op.dtype = Dtype::float32;
@@ -47,14 +48,14 @@ int main(int n_arguments, char** arguments) {
     });
     measure("an operation: begun, arrived, done", loops, [&](std::uint64_t i) {
         op.seq = i;
-        Recording recording(recorder, op, 0, 1, 0);
+        Recording recording(ring, op, 0, 1, 0);
         recording.arrive();
         recording.finish();
         sum += recording.inside();
     });
     measure("a small one on one host: begun, done", loops, [&](std::uint64_t i) {
         op.seq = i;
-        Recording recording(recorder, op, 0, 1, 0);
+        Recording recording(ring, op, 0, 1, 0);
         recording.arrive_with_end();
         recording.finish();
         sum += recording.inside();

@@ -122,8 +122,7 @@ class MappedHostMemory:
     """Arena and control page that the ranks of a host share.
 
     They are mapped once per process and stay mapped from epoch to epoch, because slots outlive
-    their ranks. In a world without shared memory both are None. The flight recorder also survives
-    the epochs.
+    their ranks. In a world without shared memory both are None.
     """
 
     def __init__(self, spec: WorldSpec) -> None:
@@ -142,7 +141,6 @@ class MappedHostMemory:
                 author=spec.slot,
                 wake_fds=spec.wake_fds,
             )
-        self.recorder = _native.Recorder(self.page)
         # Thresholds in bytes other than those of native/group/selector.hpp, by name: tests use them to
         # choose algorithms. They must be the same on all ranks.
         self.selector: dict[str, int] = {}

@@ -21,8 +21,7 @@ int right_of(const NodeExchange& links) { return (links.me() + 1) % links.size()
 // The result is (received) + own, in the order that summation_order.hpp states.
 // `out` may be x: a byte of x is overwritten only by data that has gone around the ring, so after
 // the byte was sent.
-void Team::ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* out,
-                       Waiter& waiter) {
+void Team::ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* out) {
     const int nodes = links_->size();
     const auto chunks = node_slices(job.count, job.width(), nodes);
     const auto chunk = [&](int node) { return chunks[static_cast<std::size_t>(node)]; };
@@ -41,7 +40,7 @@ void Team::ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* 
     }
     outgoing.pop_back();
     links_->stream(right_of(*links_), outgoing, 1, left_of(*links_), incoming, job.reduction,
-                   job.dtype, waiter);
+                   job.dtype);
 }
 
 // Before: x of all nodes came with the headers or in an exchange. After: out = the reduction of
@@ -59,8 +58,7 @@ void Team::mesh_reduce(const ReductionSpec& job, const std::byte* own, std::byte
 // node communicates with every other node, and n bytes are copied before sending.
 // Source: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521, section 4.4 (pairwise
 // reduce-scatter). In place works: x was sent before out is written.
-void Team::direct_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out,
-                         Waiter& waiter) {
+void Team::direct_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out) {
     const auto slices = node_slices(job.count, job.width(), links_->size());
     const auto me = static_cast<std::size_t>(links_->me());
     std::vector<const std::byte*> terms(slices.size());
@@ -76,14 +74,14 @@ void Team::direct_reduce(const ReductionSpec& job, const std::byte* own, std::by
         transfers[node].outgoing = {result};
         transfers[node].incoming = {{out + slices[node].begin, nullptr, slices[node].size}};
     }
-    links_->exchange_all_pairs(transfers, waiter);
+    links_->exchange_all_pairs(transfers);
 }
 
 // Before: every node has the terms of all ranks' pieces. After: every node has the sums of the
 // pieces of its ranks. m-1 steps, (m-1)/m n bytes sent per node if nodes are equal.
 // The first half of ring_reduce (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), started
 // one chunk earlier, so that the last complete chunk is this node's own.
-void Team::ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces, Waiter& waiter) {
+void Team::ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces) {
     const int nodes = links_->size();
     const int first = (links_->me() - 1 + nodes) % nodes;
     const auto at = [](int rank) { return static_cast<std::uint64_t>(rank); };
@@ -102,12 +100,12 @@ void Team::ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces, Wa
         }
     }
     links_->stream(right_of(*links_), outgoing, n_own, left_of(*links_), incoming, job.reduction,
-                   job.dtype, waiter);
+                   job.dtype);
 }
 
 // Before: out has the blocks of this node's ranks. After: the blocks of all ranks.
 // m-1 steps; every block crosses every link of the ring except one.
-void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
+void Team::ring_gather(const Op& op, std::byte* out) {
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;
     const auto send_node = [&](int node) {
@@ -126,13 +124,13 @@ void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
         if (node != arrivals.back()) send_node(node);
     }
     links_->stream(right_of(*links_), outgoing, n_own, left_of(*links_), incoming, Reduction::kSum,
-                   op.dtype, waiter);
+                   op.dtype);
 }
 
 // A chain from the root's node to the right; each byte is forwarded when it arrives: n bytes sent
 // per node, n / bandwidth + (m-1) latencies. Source: the pipeline of Pjesivac-Grbovic et al. 2007,
 // doi:10.1007/s10586-007-0012-0.
-void Team::chain_broadcast(const Op& op, const std::byte* x, std::byte* out, Waiter& waiter) {
+void Team::chain_broadcast(const Op& op, const std::byte* x, std::byte* out) {
     const int nodes = links_->size();
     const int root_node = formation_.node_of(static_cast<int>(op.root));
     const int position = (links_->me() - root_node + nodes) % nodes;
@@ -141,8 +139,7 @@ void Team::chain_broadcast(const Op& op, const std::byte* x, std::byte* out, Wai
     Outgoing outgoing{is_first ? x : out, op.nbytes()};
     const Incoming incoming{out, nullptr, op.nbytes()};
     links_->stream(is_last ? -1 : right_of(*links_), {&outgoing, 1}, is_first ? 1 : 0,
-                   is_first ? -1 : left_of(*links_), {&incoming, 1}, Reduction::kSum, op.dtype,
-                   waiter);
+                   is_first ? -1 : left_of(*links_), {&incoming, 1}, Reduction::kSum, op.dtype);
 }
 
 }  // namespace phalanx

@@ -13,9 +13,10 @@ constexpr std::size_t kCopiedBytes = std::size_t{4} << 10;
 }  // namespace
 
 NodeExchange::NodeExchange(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> links, int me,
-                           bool is_leader, bool are_whole_hosts, LinkTuning tuning)
+                           bool is_leader, bool are_whole_hosts, LinkTuning tuning, Waiter& waiter)
     : ranks_(std::move(ranks)),
       links_(std::move(links)),
+      waiter_(waiter),
       me_(me),
       are_whole_hosts_(are_whole_hosts),
       // whole elements, at least one of any dtype
@@ -33,16 +34,16 @@ NodeExchange::NodeExchange(std::vector<int> ranks, std::vector<std::unique_ptr<L
     }
 }
 
-void NodeExchange::exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter) {
+void NodeExchange::exchange(const Op& op, std::span<const std::byte> payload) {
     mark_ = end_mark(op);
     outbox_.clear();
     const Message message = add_message(&op, payload, !payload.empty());
     message_.assign(ranks_.size(), message);
-    run_exchange(op, static_cast<std::size_t>(message.size()), waiter);
+    run_exchange(op, static_cast<std::size_t>(message.size()));
 }
 
 void NodeExchange::exchange_parts(const Op& op, std::span<const std::byte> bytes,
-                                  std::span<const Range> parts, Waiter& waiter) {
+                                  std::span<const Range> parts) {
     mark_ = end_mark(op);
     outbox_.clear();
     for (int node = 0; node < size(); ++node) {
@@ -51,17 +52,16 @@ void NodeExchange::exchange_parts(const Op& op, std::span<const std::byte> bytes
                                        static_cast<std::size_t>(part.size));
         message_[index(node)] = node == me_ ? Message() : add_message(&op, cut, true);
     }
-    run_exchange(op, sizeof(Op) + static_cast<std::size_t>(parts[index(me_)].size) + sizeof mark_,
-                 waiter);
+    run_exchange(op, sizeof(Op) + static_cast<std::size_t>(parts[index(me_)].size) + sizeof mark_);
 }
 
-void NodeExchange::exchange_payload(std::span<const std::byte> payload, Waiter& waiter) {
+void NodeExchange::exchange_payload(std::span<const std::byte> payload) {
     outbox_.clear();
     const Message message = add_message(nullptr, payload, true);
     const auto size = static_cast<std::size_t>(message.size());
     message_.assign(ranks_.size(), message);
     begin_exchange(size);
-    advance_until(size, size, false, waiter);
+    advance_until(size, size, false);
     check_marks(size);
 }
 
@@ -94,12 +94,12 @@ void NodeExchange::begin_exchange(std::size_t expected) {
 }
 
 // Headers come first; payloads are used only after the headers were compared.
-void NodeExchange::run_exchange(const Op& op, std::size_t expected, Waiter& waiter) {
+void NodeExchange::run_exchange(const Op& op, std::size_t expected) {
     begin_exchange(expected);
-    advance_until(expected, sizeof(Op), true, waiter);
+    advance_until(expected, sizeof(Op), true);
     check_headers(op);
     if (expected == sizeof(Op)) return;
-    advance_until(expected, expected, false, waiter);
+    advance_until(expected, expected, false);
     check_marks(expected);
 }
 
@@ -138,8 +138,7 @@ std::size_t NodeExchange::send_on(int node) {
         part = part.subspan(of_part);
         gone -= of_part;
     }
-    const auto moved =
-        message.payload.empty() ? link(node).try_send(parts[0]) : link(node).try_send(parts);
+    const auto moved = link(node).try_send(parts);
     sent_[index(node)] += moved;
     return moved;
 }
@@ -160,12 +159,27 @@ std::size_t NodeExchange::receive_on(int node, std::size_t expected) {
 }
 
 // Loops until `wanted` bytes have come from every node and, if that is all, everything was sent.
-void NodeExchange::advance_until(std::size_t expected, std::size_t wanted, bool check_early,
-                                 Waiter& waiter) {
+void NodeExchange::advance_until(std::size_t expected, std::size_t wanted, bool check_early) {
     const auto is_open = [&](int node) {
         return node != me_ &&
                (received_[index(node)] < wanted || (wanted == expected && is_sending(node)));
     };
+    // Includes bytes that are only wanted later: they are read as they come, and must not be
+    // drained as the rest of a stream that has ended.
+    const auto events_of = [&](int node) {
+        return (received_[index(node)] < expected ? POLLIN : 0) | (is_sending(node) ? POLLOUT : 0);
+    };
+    const auto move = [&] {
+        const bool has_moved = advance_exchange(expected);
+        // As on the host: a missing node must not hide a mismatch among the others.
+        if (check_early && waiter_.is_patience_over()) check_headers(own_header());
+        return has_moved;
+    };
+    move_until_over(is_open, events_of, move);
+}
+
+void NodeExchange::move_until_over(FunctionRef<bool(int)> is_open, FunctionRef<int(int)> events_of,
+                                   FunctionRef<bool()> move) {
     const auto missing = [&] {
         MissingRanks who;
         for (int node = 0; node < size(); ++node) {
@@ -174,39 +188,36 @@ void NodeExchange::advance_until(std::size_t expected, std::size_t wanted, bool 
         who.whole_hosts = are_whole_hosts_;
         return who;
     };
-    // Includes bytes that are only wanted later: they are read as they come, and must not be
-    // drained as the rest of a stream that has ended.
-    const auto is_coming = [&](int node) {
-        return node != me_ && received_[index(node)] < expected;
-    };
     const auto descriptors = [&]() -> std::span<const pollfd> {
         polled_.clear();
         for (int node = 0; node < size(); ++node) {
-            if (node == me_) continue;
-            const int events = (is_coming(node) ? POLLIN : 0) | (is_sending(node) ? POLLOUT : 0);
+            const int events = node == me_ ? 0 : events_of(node);
             if (events == 0) continue;
-            check_alive(waiter, node);
+            if (waiter_.is_patience_over()) link(node).check_alive();
             link(node).add_polled(polled_, events);
         }
         return polled_;
     };
-    const auto any_open = [&] {
+    // In a long wait: checks whether a peer that is not awaited has aborted the epoch.
+    const auto check_notices = [&] {
         for (int node = 0; node < size(); ++node) {
-            if (is_open(node)) return true;
+            if (node == me_ || (events_of(node) & POLLIN) != 0 || !link(node).has_ended()) continue;
+            auto words = link(node).drain_for_notice(waiter_.epoch());
+            // A closed peer has done its part; it is missed only when it is needed.
+            if (words && words->kind != AbortKind::kClosed) throw Aborted(std::move(*words));
         }
-        return false;
     };
-    while (any_open()) {
-        waiter.wait_until_moved(
-            [&] {
-                check_notices(waiter, is_coming);
-                const bool has_moved = advance_exchange(expected);
-                // As on the host: a missing node must not hide a mismatch among the others.
-                if (check_early && waiter.is_patience_over()) check_headers(own_header());
-                return has_moved;
-            },
-            descriptors, missing);
-    }
+    const auto look = [&] {
+        if (waiter_.is_patience_over()) check_notices();
+        return move();
+    };
+    const auto is_over = [&] {
+        for (int node = 0; node < size(); ++node) {
+            if (is_open(node)) return false;
+        }
+        return true;
+    };
+    while (!is_over()) waiter_.wait_until_moved(look, descriptors, missing);
 }
 
 // Returns the header at the beginning of every message.

@@ -48,7 +48,7 @@ class NodeExchange {
     // ranks[i] is the rank of node i; links[me] is null. A member that does not lead its node has a
     // NodeExchange too; it knows the nodes but does not communicate.
     NodeExchange(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> links, int me,
-                 bool is_leader, bool are_whole_hosts, LinkTuning tuning);
+                 bool is_leader, bool are_whole_hosts, LinkTuning tuning, Waiter& waiter);
 
     [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
     [[nodiscard]] int me() const noexcept { return me_; }
@@ -56,13 +56,13 @@ class NodeExchange {
 
     // Sends header and payload to every node and receives theirs. Throws Mismatch as soon as one is
     // certain, before it waits for any payload.
-    void exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter);
+    void exchange(const Op& op, std::span<const std::byte> payload);
     // The same with one part of `bytes` per node: node i gets parts[i], and each node sends the
     // part that this node has as parts[me].
     void exchange_parts(const Op& op, std::span<const std::byte> bytes,
-                        std::span<const Range> parts, Waiter& waiter);
+                        std::span<const Range> parts);
     // Exchanges more payload with every node; its size is the same everywhere.
-    void exchange_payload(std::span<const std::byte> payload, Waiter& waiter);
+    void exchange_payload(std::span<const std::byte> payload);
     [[nodiscard]] const std::byte* payload(int node) const;
 
     // Receives a stream from node `from` and sends one to node `to` at the same time (-1: none).
@@ -70,11 +70,10 @@ class NodeExchange {
     // result of the first incoming piece, and so on: each byte may leave once it is computed, and
     // its checksum is stored in `outgoing`. Both ends cut their stream into the same pieces.
     void stream(int to, std::span<Outgoing> outgoing, std::size_t n_own, int from,
-                std::span<const Incoming> incoming, Reduction reduction, Dtype dtype,
-                Waiter& waiter);
+                std::span<const Incoming> incoming, Reduction reduction, Dtype dtype);
     // Exchanges data with all nodes at once (not with this one), each pair at its own speed.
     // Incoming data always has a buffer and is always taken, so no two nodes can deadlock.
-    void exchange_all_pairs(std::span<const PairTransfer> by_node, Waiter& waiter);
+    void exchange_all_pairs(std::span<const PairTransfer> by_node);
 
     void send_abort_notice(std::uint64_t epoch, const AbortReason& reason) noexcept;
     // Returns the abort notice of a peer, if a link has ended with one.
@@ -88,8 +87,8 @@ class NodeExchange {
     [[nodiscard]] Op header(int node) const;
     [[nodiscard]] Op own_header() const;
     bool advance_exchange(std::size_t expected);
-    void run_exchange(const Op& op, std::size_t expected, Waiter& waiter);
-    void advance_until(std::size_t expected, std::size_t wanted, bool check_early, Waiter& waiter);
+    void run_exchange(const Op& op, std::size_t expected);
+    void advance_until(std::size_t expected, std::size_t wanted, bool check_early);
     [[nodiscard]] bool is_sending(int node) const {
         return sent_[index(node)] < message_[index(node)].size();
     }
@@ -110,24 +109,14 @@ class NodeExchange {
     // Starts sending every node its message, and receiving one of `expected` bytes from each.
     void begin_exchange(std::size_t expected);
     void check_marks(std::size_t expected) const;
-    // In a long wait: checks that the peer is still alive.
-    void check_alive(const Waiter& waiter, int node) const {
-        if (waiter.is_patience_over()) link(node).check_alive();
-    }
-    // In a long wait: checks whether a peer that is not awaited has aborted the epoch.
-    template <class IsAwaited>
-    void check_notices(const Waiter& waiter, const IsAwaited& is_awaited) {
-        if (!waiter.is_patience_over()) return;
-        for (int node = 0; node < size(); ++node) {
-            if (node == me_ || is_awaited(node) || !link(node).has_ended()) continue;
-            auto words = link(node).drain_for_notice(waiter.epoch());
-            // A closed peer has done its part; it is missed only when it is needed.
-            if (words && words->kind != AbortKind::kClosed) throw Aborted(std::move(*words));
-        }
-    }
+    // Moves data until no node is open. `events_of` are the directions in which a node may move
+    // now (POLLIN, POLLOUT), `move` moves what it can and returns whether anything moved.
+    void move_until_over(FunctionRef<bool(int)> is_open, FunctionRef<int(int)> events_of,
+                         FunctionRef<bool()> move);
 
     std::vector<int> ranks_;
     std::vector<std::unique_ptr<Link>> links_;
+    Waiter& waiter_;
     int me_;
     bool are_whole_hosts_;
     std::vector<std::byte> scratch_;

@@ -46,7 +46,7 @@ class Sender {
         if (has_mark && mark_sent_ == 0) mark_ = end_mark_ ^ piece.sum.value_or(sum_.value());
         const auto mark = std::as_bytes(std::span(&mark_, 1)).subspan(mark_sent_);
         const std::span<const std::byte> both[] = {rest, mark};
-        const auto moved = has_mark ? link_->try_send(both) : link_->try_send(rest);
+        const auto moved = link_->try_send(std::span(both).first(has_mark ? 2 : 1));
         const auto of_data = std::min<std::uint64_t>(moved, size);
         at_ += of_data;
         sent_ += of_data;
@@ -144,10 +144,8 @@ class Receiver {
     };
     // Receives into `bytes`, and into the mark if it follows directly.
     Moved receive(std::span<std::byte> bytes, bool is_end) {
-        const auto mark = std::as_writable_bytes(std::span(&came_, 1)).subspan(mark_received_);
-        const auto moved = !is_end         ? link_->try_recv(bytes)
-                           : bytes.empty() ? link_->try_recv(mark)
-                                           : link_->try_recv(bytes, mark);
+        const std::span mark = std::as_writable_bytes(std::span(&came_, is_end ? 1 : 0));
+        const auto moved = link_->try_recv(bytes, mark.subspan(is_end ? mark_received_ : 0));
         const auto of_data = std::min(moved, bytes.size());
         mark_received_ += moved - of_data;
         return {moved, of_data};
@@ -222,8 +220,7 @@ class Receiver {
 }  // namespace
 
 void NodeExchange::stream(int to, std::span<Outgoing> outgoing, std::size_t n_own, int from,
-                          std::span<const Incoming> incoming, Reduction reduction, Dtype dtype,
-                          Waiter& waiter) {
+                          std::span<const Incoming> incoming, Reduction reduction, Dtype dtype) {
     std::uint64_t head_start = 0;
     for (const Outgoing& piece : outgoing.first(n_own)) head_start += piece.nbytes;
     Sender sender(to < 0 ? nullptr : &link(to), outgoing, n_own, mark_);
@@ -231,39 +228,22 @@ void NodeExchange::stream(int to, std::span<Outgoing> outgoing, std::size_t n_ow
                       reduction, dtype, scratch_, mark_);
     const auto ready_bytes = [&] { return head_start + receiver.done(); };
     const auto verified_bytes = [&] { return head_start + receiver.good(); };
-    const auto missing = [&] {
-        MissingRanks who;
-        if (!receiver.is_done()) who.ranks.push_back(rank(from));
-        if (!sender.is_done() && (to != from || receiver.is_done())) who.ranks.push_back(rank(to));
-        who.whole_hosts = are_whole_hosts_;
-        return who;
+    const auto is_open = [&](int node) {
+        return (node == from && !receiver.is_done()) || (node == to && !sender.is_done());
     };
-    const auto descriptors = [&]() -> std::span<const pollfd> {
-        polled_.clear();
-        if (!receiver.is_done()) {
-            check_alive(waiter, from);
-            link(from).add_polled(polled_, POLLIN);
-        }
-        if (sender.can_send(ready_bytes(), verified_bytes())) {
-            check_alive(waiter, to);
-            link(to).add_polled(polled_, POLLOUT);
-        }
-        return polled_;
+    const auto events_of = [&](int node) {
+        const bool sends = node == to && sender.can_send(ready_bytes(), verified_bytes());
+        return (node == from && !receiver.is_done() ? POLLIN : 0) | (sends ? POLLOUT : 0);
     };
-    while (!receiver.is_done() || !sender.is_done()) {
-        waiter.wait_until_moved(
-            [&] {
-                check_notices(waiter,
-                              [&](int node) { return node == from && !receiver.is_done(); });
-                const auto received = receiver.advance();
-                const auto sent = sender.advance(ready_bytes(), verified_bytes());
-                return received + sent > 0;
-            },
-            descriptors, missing);
-    }
+    const auto move = [&] {
+        const auto received = receiver.advance();
+        const auto sent = sender.advance(ready_bytes(), verified_bytes());
+        return received + sent > 0;
+    };
+    move_until_over(is_open, events_of, move);
 }
 
-void NodeExchange::exchange_all_pairs(std::span<const PairTransfer> by_node, Waiter& waiter) {
+void NodeExchange::exchange_all_pairs(std::span<const PairTransfer> by_node) {
     std::vector<Sender> senders;
     std::vector<Receiver> receivers;
     for (int node = 0; node < size(); ++node) {
@@ -274,48 +254,19 @@ void NodeExchange::exchange_all_pairs(std::span<const PairTransfer> by_node, Wai
                                Dtype::none, std::span<std::byte>(), mark_);
     }
     constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
-    const auto is_awaited = [&](int node) { return !receivers[index(node)].is_done(); };
-    const auto is_open = [&](int node) {
-        return is_awaited(node) || !senders[index(node)].is_done();
+    const auto events_of = [&](int node) {
+        return (receivers[index(node)].is_done() ? 0 : POLLIN) |
+               (senders[index(node)].is_done() ? 0 : POLLOUT);
     };
-    const auto any_open = [&] {
+    const auto move = [&] {
+        std::size_t moved = 0;
         for (int node = 0; node < size(); ++node) {
-            if (is_open(node)) return true;
+            moved += receivers[index(node)].advance();
+            moved += senders[index(node)].advance(kAll, kAll);
         }
-        return false;
+        return moved > 0;
     };
-    const auto missing = [&] {
-        MissingRanks who;
-        for (int node = 0; node < size(); ++node) {
-            if (is_open(node)) who.ranks.push_back(rank(node));
-        }
-        who.whole_hosts = are_whole_hosts_;
-        return who;
-    };
-    const auto descriptors = [&]() -> std::span<const pollfd> {
-        polled_.clear();
-        for (int node = 0; node < size(); ++node) {
-            if (!is_open(node)) continue;
-            check_alive(waiter, node);
-            const int events =
-                (is_awaited(node) ? POLLIN : 0) | (senders[index(node)].is_done() ? 0 : POLLOUT);
-            link(node).add_polled(polled_, events);
-        }
-        return polled_;
-    };
-    while (any_open()) {
-        waiter.wait_until_moved(
-            [&] {
-                check_notices(waiter, is_awaited);
-                std::size_t moved = 0;
-                for (int node = 0; node < size(); ++node) {
-                    moved += receivers[index(node)].advance();
-                    moved += senders[index(node)].advance(kAll, kAll);
-                }
-                return moved > 0;
-            },
-            descriptors, missing);
-    }
+    move_until_over([&](int node) { return events_of(node) != 0; }, events_of, move);
 }
 
 }  // namespace phalanx

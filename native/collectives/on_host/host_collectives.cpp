@@ -35,12 +35,11 @@ std::uint64_t n_chunks(std::uint64_t count, std::uint64_t per_chunk) {
 // means: chunk c is staged, chunk c - 1 used. Chunk c + 1 is staged after all members posted c:
 // they have used chunk c - 1, which was in the same one of the two buffers.
 template <class Stage, class Use>
-void walk_chunks(SharedMemoryTeam& team, Waiter& waiter, std::uint64_t chunks, const Stage& stage,
-                 const Use& use) {
+void walk_chunks(SharedMemoryTeam& team, std::uint64_t chunks, const Stage& stage, const Use& use) {
     if (chunks > 0) stage(0);
     for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
         team.advance_phase();
-        team.await_members(waiter);
+        team.await_members();
         use(chunk);
         if (chunk + 1 < chunks) stage(chunk + 1);
     }
@@ -49,17 +48,17 @@ void walk_chunks(SharedMemoryTeam& team, Waiter& waiter, std::uint64_t chunks, c
 // Only the root stages, so the others wait for the root only. The root waits for all members before
 // it overwrites a buffer.
 template <class Stage, class Take>
-void walk_chunks_of(int root, SharedMemoryTeam& team, Waiter& waiter, std::uint64_t chunks,
-                    const Stage& stage, const Take& take) {
+void walk_chunks_of(int root, SharedMemoryTeam& team, std::uint64_t chunks, const Stage& stage,
+                    const Take& take) {
     const bool is_root = team.me() == root;
     if (is_root && chunks > 0) stage(0);
     for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
         team.advance_phase();
         if (!is_root) {
-            team.await_member(root, waiter);
+            team.await_member(root);
             take(chunk);
         } else if (chunk + 1 < chunks) {
-            team.await_members(waiter);
+            team.await_members();
             stage(chunk + 1);
         }
     }
@@ -69,7 +68,7 @@ void walk_chunks_of(int root, SharedMemoryTeam& team, Waiter& waiter, std::uint6
 // `use(range, parts)`: `range` is the range of bytes in each block; parts[m] points to these bytes
 // of member m's block for this member.
 template <class Use>
-void walk_blocks(SharedMemoryTeam& team, Waiter& waiter, const std::byte* x, std::uint64_t nbytes,
+void walk_blocks(SharedMemoryTeam& team, const std::byte* x, std::uint64_t nbytes,
                  std::uint64_t width, const Use& use) {
     const std::uint64_t per_part = part_nbytes(team, width);
     const auto block = [&](int member) { return x + static_cast<std::uint64_t>(member) * nbytes; };
@@ -83,7 +82,7 @@ void walk_blocks(SharedMemoryTeam& team, Waiter& waiter, const std::byte* x, std
         }
     };
     std::vector<const std::byte*> parts(static_cast<std::size_t>(team.size()));
-    walk_chunks(team, waiter, n_chunks(nbytes, per_part), stage, [&](std::uint64_t chunk) {
+    walk_chunks(team, n_chunks(nbytes, per_part), stage, [&](std::uint64_t chunk) {
         const Range range = chunk_of(nbytes, per_part, chunk);
         in_rank_order(parts, team.me(), block(team.me()) + range.begin,
                       [&](int member) { return team.stage(member, chunk) + offset(team.me()); });
@@ -97,11 +96,10 @@ void walk_blocks(SharedMemoryTeam& team, Waiter& waiter, const std::byte* x, std
 
 }  // namespace
 
-void host_reduce_scatter_staged(SharedMemoryTeam& team, Waiter& waiter, Reduction reduction,
-                                Dtype dtype, const std::byte* x, std::byte* out,
-                                std::uint64_t count) {
+void host_reduce_scatter_staged(SharedMemoryTeam& team, Reduction reduction, Dtype dtype,
+                                const std::byte* x, std::byte* out, std::uint64_t count) {
     const std::uint64_t width = size_of(dtype);
-    walk_blocks(team, waiter, x, count * width, width,
+    walk_blocks(team, x, count * width, width,
                 [&](const Range& range, const std::vector<const std::byte*>& parts) {
                     reduce(reduction, dtype, out + range.begin, nullptr, parts, range.size / width);
                 });
@@ -116,9 +114,9 @@ void host_all_to_all_inline(SharedMemoryTeam& team, const std::byte* x, std::byt
     }
 }
 
-void host_all_to_all_staged(SharedMemoryTeam& team, Waiter& waiter, Dtype dtype, const std::byte* x,
-                            std::byte* out, std::uint64_t nbytes) {
-    walk_blocks(team, waiter, x, nbytes, size_of(dtype),
+void host_all_to_all_staged(SharedMemoryTeam& team, Dtype dtype, const std::byte* x, std::byte* out,
+                            std::uint64_t nbytes) {
+    walk_blocks(team, x, nbytes, size_of(dtype),
                 [&](const Range& range, const std::vector<const std::byte*>& parts) {
                     for (std::size_t member = 0; member < parts.size(); ++member) {
                         copy_cached(out + member * nbytes + range.begin, parts[member], range.size);
@@ -127,9 +125,8 @@ void host_all_to_all_staged(SharedMemoryTeam& team, Waiter& waiter, Dtype dtype,
 }
 
 // Like host_broadcast_staged, with one part of each chunk per member.
-void host_scatter_staged(SharedMemoryTeam& team, Waiter& waiter,
-                         std::span<const std::byte* const> pieces, std::byte* out,
-                         std::uint64_t nbytes) {
+void host_scatter_staged(SharedMemoryTeam& team, std::span<const std::byte* const> pieces,
+                         std::byte* out, std::uint64_t nbytes) {
     const std::uint64_t per_part = part_nbytes(team, kLargestElement);
     const auto stage = [&](std::uint64_t chunk) {
         const Range range = chunk_of(nbytes, per_part, chunk);
@@ -139,7 +136,7 @@ void host_scatter_staged(SharedMemoryTeam& team, Waiter& waiter,
         }
     };
     const std::uint64_t offset = static_cast<std::uint64_t>(team.me()) * per_part;
-    walk_chunks_of(0, team, waiter, n_chunks(nbytes, per_part), stage, [&](std::uint64_t chunk) {
+    walk_chunks_of(0, team, n_chunks(nbytes, per_part), stage, [&](std::uint64_t chunk) {
         const Range range = chunk_of(nbytes, per_part, chunk);
         copy_cached(out + range.begin, team.stage(0, chunk) + offset, range.size);
     });
@@ -265,7 +262,7 @@ void host_reduce_inline(SharedMemoryTeam& team, Reduction reduction, Dtype dtype
 // same buffer. result[c] is written after all members posted c: they have copied out chunk c - 2,
 // which used the same buffer. In place (x is out) works: the part of x that is overwritten by the
 // results of chunk c - 1 was staged before.
-void host_reduce_staged(SharedMemoryTeam& team, Waiter& waiter, Reduction reduction, Dtype dtype,
+void host_reduce_staged(SharedMemoryTeam& team, Reduction reduction, Dtype dtype,
                         const std::byte* x, std::byte* out, std::uint64_t count, Reader reader) {
     StagedReduction work(team, reduction, dtype, x, out, count, reader);
     const std::uint64_t chunks = work.chunks();
@@ -273,13 +270,13 @@ void host_reduce_staged(SharedMemoryTeam& team, Waiter& waiter, Reduction reduct
     work.stage(0);
     team.advance_phase();
     for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-        team.await_members(waiter);
+        team.await_members();
         work.reduce_own_slice(chunk);
         if (chunk > 0) work.copy_out(chunk - 1);
         if (chunk + 1 < chunks) work.stage(chunk + 1);
         team.advance_phase();
     }
-    team.await_members(waiter);
+    team.await_members();
     work.copy_out(chunks - 1);
 }
 
@@ -291,7 +288,7 @@ void host_gather_inline(SharedMemoryTeam& team, const std::byte* x,
     }
 }
 
-void host_gather_staged(SharedMemoryTeam& team, Waiter& waiter, const std::byte* x,
+void host_gather_staged(SharedMemoryTeam& team, const std::byte* x,
                         std::span<std::byte* const> outs, std::uint64_t nbytes, Reader reader) {
     const std::uint64_t per_chunk = team.chunk_nbytes();
     const auto stage = [&](std::uint64_t chunk) {
@@ -310,11 +307,11 @@ void host_gather_staged(SharedMemoryTeam& team, Waiter& waiter, const std::byte*
             copy_cached(outs[static_cast<std::size_t>(member)] + part.begin, from, part.size);
         }
     };
-    walk_chunks(team, waiter, n_chunks(nbytes, per_chunk), stage, copy_out);
+    walk_chunks(team, n_chunks(nbytes, per_chunk), stage, copy_out);
 }
 
-void host_broadcast_staged(SharedMemoryTeam& team, Waiter& waiter, int root, const std::byte* x,
-                           std::byte* out, std::uint64_t nbytes) {
+void host_broadcast_staged(SharedMemoryTeam& team, int root, const std::byte* x, std::byte* out,
+                           std::uint64_t nbytes) {
     const std::uint64_t per_chunk = team.chunk_nbytes();
     const auto stage = [&](std::uint64_t chunk) {
         const Range part = chunk_of(nbytes, per_chunk, chunk);
@@ -324,7 +321,7 @@ void host_broadcast_staged(SharedMemoryTeam& team, Waiter& waiter, int root, con
         const Range part = chunk_of(nbytes, per_chunk, chunk);
         copy_cached(out + part.begin, team.stage(root, chunk), part.size);
     };
-    walk_chunks_of(root, team, waiter, n_chunks(nbytes, per_chunk), stage, copy_out);
+    walk_chunks_of(root, team, n_chunks(nbytes, per_chunk), stage, copy_out);
     if (team.me() == root) copy_cached(out, x, nbytes);
 }
 

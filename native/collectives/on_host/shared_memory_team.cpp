@@ -16,11 +16,12 @@ constexpr std::size_t kAlign = 64;
 
 SharedMemoryTeam::SharedMemoryTeam(const Arena& arena, ControlPage& page, int channel,
                                    std::uint64_t epoch, std::uint64_t tag, std::vector<int> ranks,
-                                   std::vector<int> slots, int me, HostTuning tuning)
-    : me_(me),
+                                   std::vector<int> slots, int me, HostTuning tuning,
+                                   Waiter& waiter)
+    : waiter_(waiter),
+      me_(me),
       epoch_(epoch),
       tag_(tag),
-      inline_limit_(std::min(tuning.inline_bytes, kInlineBytes)),
       is_always_far_(tuning.is_always_far),
       cache_distance_(tuning.is_always_far) {
     const auto own = arena.own_channel(channel);
@@ -80,26 +81,26 @@ void SharedMemoryTeam::advance_phase() {
     }
 }
 
-void SharedMemoryTeam::await_member(int member, Waiter& waiter) {
+void SharedMemoryTeam::await_member(int member) {
     if (has_come(member)) return;
-    waiter.wait_until([&] { return has_come(member); }, [&] { return missing(); });
+    waiter_.wait_until([&] { return has_come(member); }, [&] { return missing(); });
 }
 
-void SharedMemoryTeam::await_members(Waiter& waiter) {
+void SharedMemoryTeam::await_members() {
     for (int member = 0; member < size(); ++member) {
-        if (member != me_) await_member(member, waiter);
+        if (member != me_) await_member(member);
     }
 }
 
-void SharedMemoryTeam::await_headers(Waiter& waiter, bool must_match) {
+void SharedMemoryTeam::await_headers(bool must_match) {
     bool is_early = false;
     for (int member = 0; member < size() && !is_early; ++member) {
         if (member == me_ || has_come(member)) continue;
         // All headers are awaited, so that all ranks name the same pair. But a rank that never
         // comes must not hide a mismatch among the others.
-        waiter.wait_until(
+        waiter_.wait_until(
             [&] {
-                is_early = must_match && waiter.is_patience_over() && has_visible_mismatch();
+                is_early = must_match && waiter_.is_patience_over() && has_visible_mismatch();
                 return is_early || has_come(member);
             },
             [&] { return missing(); });
@@ -128,9 +129,9 @@ void SharedMemoryTeam::check_headers() const {
     }
 }
 
-void SharedMemoryTeam::await_leader(Waiter& waiter) {
+void SharedMemoryTeam::await_leader() {
     advance_phase();
-    if (!is_leader()) await_member(0, waiter);
+    if (!is_leader()) await_member(0);
 }
 
 MissingRanks SharedMemoryTeam::missing() const {

@@ -20,7 +20,7 @@ namespace phalanx {
 
 // Best values measured on two cores (native/MEASUREMENTS.md); tests use small values.
 struct HostTuning {
-    std::size_t inline_bytes = std::size_t{16} << 10;
+    std::size_t inline_bytes = std::size_t{16} << 10;  // at most SharedMemoryTeam::kInlineBytes
     std::size_t chunk_bytes = std::size_t{256} << 10;
     // For tests: always use streaming stores, whatever the size and the cores.
     bool is_always_far = false;
@@ -69,32 +69,31 @@ class SharedMemoryTeam {
     // Members in rank order; rank ranks[i] has arena slot slots[i]; `me` is this rank's index.
     SharedMemoryTeam(const Arena& arena, ControlPage& page, int channel, std::uint64_t epoch,
                      std::uint64_t tag, std::vector<int> ranks, std::vector<int> slots, int me,
-                     HostTuning tuning);
+                     HostTuning tuning, Waiter& waiter);
 
     [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
     [[nodiscard]] int me() const noexcept { return me_; }
     [[nodiscard]] bool is_leader() const noexcept { return me_ == 0; }
     [[nodiscard]] int rank(int member) const { return members_[index(member)].rank; }
-    [[nodiscard]] std::size_t inline_limit() const noexcept { return inline_limit_; }
     [[nodiscard]] std::size_t chunk_nbytes() const noexcept { return chunk_nbytes_; }
 
     // Phase 1: writes the header and a small payload.
     void publish_header(const Op& op, std::span<const std::byte> payload);
     // Waits for the headers of all members; compares them if `must_match`, and throws Mismatch.
-    void await_headers(Waiter& waiter, bool must_match);
+    void await_headers(bool must_match);
     void check_headers() const;
     // Members continue only after the leader has called it.
-    void await_leader(Waiter& waiter);
+    void await_leader();
 
     void advance_phase();
     // Waits until a member has made as many posts as this rank.
-    void await_member(int member, Waiter& waiter);
-    void await_members(Waiter& waiter);
+    void await_member(int member);
+    void await_members();
     // Before the staging memory is used a second time in one operation: waits until the peers have
     // read the first data.
-    void phase_barrier(Waiter& waiter) {
+    void phase_barrier() {
         advance_phase();
-        await_members(waiter);
+        await_members();
     }
 
     // Copies into this rank's staging buffer, with streaming stores if the cores share no cache.
@@ -169,12 +168,12 @@ class SharedMemoryTeam {
     [[nodiscard]] std::size_t result_offset(std::uint64_t chunk) const noexcept;
 
     std::vector<Member> members_;
+    Waiter& waiter_;
     int me_;
     std::uint64_t epoch_;
     std::uint64_t tag_;
     Control* own_;
     std::byte* own_staging_;
-    std::size_t inline_limit_;
     std::size_t chunk_nbytes_;
     std::uint64_t seq_ = 0;
     std::uint64_t target_ = 0;  // the last step that this rank has posted

@@ -26,7 +26,21 @@ enum class OpKind : std::uint32_t {
     kRecv = 65,
 };
 
+inline constexpr std::array kOpKinds{
+    OpKind::kBarrier,   OpKind::kAllSum,     OpKind::kAllMax,   OpKind::kAllMin,
+    OpKind::kAllGather, OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kBroadcast,
+    OpKind::kSplit,     OpKind::kSend,       OpKind::kRecv,
+};
 std::string name_of(OpKind kind);
+constexpr bool is_message(OpKind kind) noexcept {
+    return kind == OpKind::kSend || kind == OpKind::kRecv;
+}
+
+// FNV-1a over 64-bit words, for `shape_hash` and `layout`.
+inline constexpr std::uint64_t kHashSeed = 0xcbf29ce484222325U;
+constexpr std::uint64_t hash_with(std::uint64_t hash, std::uint64_t word) noexcept {
+    return (hash ^ word) * 0x100000001b3U;
+}
 
 // Everything here must be equal on all ranks, or at both ends of a message. The struct is in shared
 // memory and goes over the wire as it is: hosts of one world have one byte order; `magic` checks

@@ -125,7 +125,7 @@ void collective(Supply& supply) {
     std::vector<std::unique_ptr<Link>> links(2);
     links[1] = std::move(node.here);
     NodeExchange team({0, 1}, std::move(links), 0, true, false,
-                      LinkTuning{supply.below(2) != 0 ? 16U : 256U});
+                      LinkTuning{supply.below(2) != 0 ? 16U : 256U}, node.waiter);
     const Op op = op_of(supply, 40);
     const auto nbytes = static_cast<std::size_t>(op.nbytes());
     const auto how = supply.below(5);
@@ -146,18 +146,18 @@ void collective(Supply& supply) {
     std::vector<std::byte> out(nbytes), own(nbytes);
     const Range parts[] = {{0, has_payload ? nbytes : 0}, {0, has_payload ? nbytes : 0}};
     const bool is_done = holds([&] {
-        if (how == 0) team.exchange(op, x, node.waiter);
-        if (how == 1) team.exchange_parts(op, x, parts, node.waiter);
-        if (how > 1) team.exchange(op, {}, node.waiter);
-        if (how == 2) team.exchange_payload(x, node.waiter);
+        if (how == 0) team.exchange(op, x);
+        if (how == 1) team.exchange_parts(op, x, parts);
+        if (how > 1) team.exchange(op, {});
+        if (how == 2) team.exchange_payload(x);
         const Incoming incoming{out.data(), how == 3 ? own.data() : nullptr, nbytes};
         if (how == 3) {
-            team.stream(-1, {}, 0, 1, {&incoming, 1}, Reduction::kSum, op.dtype, node.waiter);
+            team.stream(-1, {}, 0, 1, {&incoming, 1}, Reduction::kSum, op.dtype);
         }
         if (how == 4) {
             std::vector<PairTransfer> transfers(2);
             transfers[1].incoming = {{out.data(), nullptr, nbytes}};
-            team.exchange_all_pairs(transfers, node.waiter);
+            team.exchange_all_pairs(transfers);
         }
     });
     if (is_done) {

@@ -264,7 +264,7 @@ TEST_CASE("a deadline says who had come, who had not, and what those were doing"
             Floats array(3);
             Call message = array.call(OpKind::kRecv, 1);
             others.watch(message);
-            return group.recv(message);
+            return group.run(message);
         }
         Call call = four.call();
         if (group.rank() == 2) others.watch(call);

@@ -20,8 +20,10 @@ class DisturbedLink final : public Link {
     [[nodiscard]] bool has_ended() noexcept override { return true; }
 
   protected:
-    std::size_t do_send(std::span<const std::byte> bytes) override { return bytes.size(); }
-    std::size_t do_recv(std::span<std::byte> /*bytes*/) override { return 0; }
+    std::size_t do_send(Parts parts) override { return first_of(parts).size(); }
+    std::size_t do_recv(std::span<std::byte> /*bytes*/, std::span<std::byte> /*more*/) override {
+        return 0;
+    }
     void do_finish() noexcept override {}
     Peek do_peek_tail(std::span<std::byte> bytes) noexcept override {
         if (std::exchange(is_first_, false)) return Peek::kUnclear;
@@ -60,7 +62,7 @@ TEST_CASE("a peek at a peer's failure that another thread disturbed is made agai
     Call call = array.call(OpKind::kRecv, 1);  // which never comes
     call.timeout = kPatience;
     try {
-        group.recv(call);
+        group.run(call);
         FAIL("nobody has sent anything");
     } catch (const Aborted& error) {
         CHECK(error.reason.message == "rank 2 has timed out");
@@ -90,7 +92,7 @@ TEST_CASE("what differs from what was sent is a mismatch that names both calls")
                         call.dtype = Dtype::int64;
                         call.count = 2;
                     }
-                    group.recv(call);
+                    group.run(call);
                 }
             });
             const std::string took = is_shape ? "(float32, shape (2, 2))" : "(int64, shape (4,))";
@@ -116,7 +118,7 @@ TEST_CASE("a deadline names the peer, whether one receives or sends too much") {
                 Floats array(kTooMuch);
                 Call call = array.call(is_recv ? OpKind::kRecv : OpKind::kSend, 1);
                 call.timeout = 60ms;
-                is_recv ? group.recv(call) : group.send(call);
+                group.run(call);
             });
             const auto reason = reason_of(thrown[0]);
             REQUIRE(reason);
@@ -170,7 +172,7 @@ TEST_CASE("a third rank that gives up frees who waits for another") {
                 if (n++ == 0) is_waiting.count_down();
                 return false;
             };
-            group.recv(call);
+            group.run(call);
         } else if (group.rank() == 2) {
             is_waiting.wait();
             send(group, 0,
@@ -214,7 +216,7 @@ TEST_CASE(
                 return false;
             };
         }
-        group.rank() == 0 ? group.send(call) : group.recv(call);
+        group.run(call);
     });
     const auto reason = reason_of(thrown[1]);
     REQUIRE(reason);
@@ -256,7 +258,7 @@ TEST_CASE("an abort notice in the place of the end of a payload is not taken for
     Floats out(100);
     std::string text;
     try {
-        groups[1]->recv(out.call(OpKind::kRecv, 0));
+        groups[1]->run(out.call(OpKind::kRecv, 0));
     } catch (const Aborted& error) {
         text = error.reason.message;
     }
@@ -277,7 +279,7 @@ TEST_CASE("a group has settled once nobody is inside any more") {
                 if (n++ == 0) is_waiting.count_down();
                 return false;
             };
-            CHECK_THROWS_AS(group.recv(call), Aborted);
+            CHECK_THROWS_AS(group.run(call), Aborted);
         });
         is_waiting.wait();
         world.page_of(1).abort(1, {AbortKind::kError, 1, "enough"});
@@ -299,7 +301,7 @@ TEST_CASE("a close from another thread frees a rank that waits for a message") {
                 if (!closer.joinable()) closer = std::jthread([&] { group.close(); });
                 return false;
             };
-            group.recv(call);
+            group.run(call);
         });
         REQUIRE(reason_of(thrown[0]));
         CHECK(reason_of(thrown[0])->kind == AbortKind::kClosed);

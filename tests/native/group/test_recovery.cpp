@@ -18,8 +18,9 @@ namespace {
 // As the next epoch's group of rank 0 would: all its memory is something else,
 // and its steps are far ahead.
 void use_again(World& world) {
+    Waiter waiter(world.page_of(0), 0, 2, -1, WaitPolicy{});
     SharedMemoryTeam next(world.arena_of(0), world.page_of(0), 0, 2, 0, {0, 1}, {0, 1}, 0,
-                          tiny_tuning().host);
+                          tiny_tuning().host, waiter);
     Op op;
     op.seq = 1000;
     next.publish_header(op, {});
@@ -95,8 +96,7 @@ TEST_CASE("a close that gave up is ended once the thread that was stuck inside h
             CAPTURE(is_message);
             World world({hosts, Wire::kTcp, tiny_tuning(), 1, nullptr});
             FloatArrays array(100);
-            Call call = array.call();
-            call.root = is_message ? 1 : 0;
+            Call call = is_message ? array.call(OpKind::kRecv, 1) : array.call();
             std::latch is_inside(1);
             std::latch is_closed(1);
             call.interrupt = [&, is_first = true]() mutable {
@@ -108,8 +108,7 @@ TEST_CASE("a close that gave up is ended once the thread that was stuck inside h
                 return false;
             };
             Group& group = world.group(0);
-            std::jthread stuck(
-                [&] { CHECK_THROWS_AS(is_message ? group.recv(call) : group.run(call), Aborted); });
+            std::jthread stuck([&] { CHECK_THROWS_AS(group.run(call), Aborted); });
             is_inside.wait();
             group.close(20ms);
             CHECK(group.is_closed());

@@ -30,7 +30,7 @@ bool is_whole(const TraceRing::Words& words) {
 
 std::vector<TraceRing::Snapshot> records_of(Group& group) {
     std::uint64_t dropped = 0;
-    return group.recorder().ring().read(dropped);
+    return group.trace().read(dropped);
 }
 OpKind kind_of(const TraceRing::Snapshot& seen) {
     return static_cast<OpKind>(seen.words[kRecordWhat] & 0xFF);
@@ -170,18 +170,18 @@ TEST_CASE("readers never believe a torn record") {
 }
 
 TEST_CASE("times in a ring never go back, in a record or from one of a thread to its next") {
-    const Recorder recorder(nullptr);
+    const auto ring = std::make_unique<TraceRing>();
     constexpr int kThreads = 2;
     constexpr std::uint64_t kEach = 20 * TraceRing::kRecords;
     std::atomic<int> ready{0};
     std::vector<std::thread> threads;
     for (int thread = 0; thread < kThreads; ++thread) {
-        threads.emplace_back([&recorder, &ready, thread] {
+        threads.emplace_back([&ring, &ready, thread] {
             Op op{};
             ++ready;
             while (ready.load() < kThreads) std::this_thread::yield();  // all at once
             for (op.seq = 1; op.seq <= kEach; ++op.seq) {
-                Recording recording(recorder, op, 0, 1, thread);
+                Recording recording(*ring, op, 0, 1, thread);
                 if (op.seq % 2 == 0) recording.arrive();
                 if (op.seq % 2 == 1) recording.arrive_with_end();
                 recording.finish();
@@ -190,7 +190,7 @@ TEST_CASE("times in a ring never go back, in a record or from one of a thread to
     }
     for (auto& thread : threads) thread.join();
     std::uint64_t dropped = 0;
-    const auto seen = recorder.ring().read(dropped);
+    const auto seen = ring->read(dropped);
     CHECK(seen.size() == TraceRing::kRecords);
     CHECK(seen.size() + dropped == kThreads * kEach);
     std::uint64_t last[kThreads] = {};
@@ -269,7 +269,7 @@ TEST_CASE("an operation that failed says with what") {
 
     World aborted(on({0, 0}));
     std::thread killer([&] {
-        const auto& ring = aborted.group(0).recorder().ring();
+        const auto& ring = aborted.group(0).trace();
         std::uint64_t dropped = 0;
         CHECK(wait_until([&] {
             const auto found = ring.read(dropped);

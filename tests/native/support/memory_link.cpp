@@ -36,7 +36,8 @@ class MemoryLink final : public Link {
     }
 
   protected:
-    std::size_t do_send(std::span<const std::byte> bytes) override {
+    std::size_t do_send(Parts parts) override {
+        const auto bytes = first_of(parts);
         if (faults_->is_broken) lose(kClosedThere);
         const std::lock_guard lock(out_->mutex);
         if (out_->has_ended) lose(kClosedThere);
@@ -46,7 +47,8 @@ class MemoryLink final : public Link {
                            bytes.begin() + static_cast<std::ptrdiff_t>(size));
         return size;
     }
-    std::size_t do_recv(std::span<std::byte> bytes) override {
+    std::size_t do_recv(std::span<std::byte> bytes, std::span<std::byte> more) override {
+        if (bytes.empty()) bytes = more;
         if (faults_->is_broken) lose(kClosedThere);
         const std::lock_guard lock(in_->mutex);
         const auto size = limit(std::min(bytes.size(), in_->bytes.size()));

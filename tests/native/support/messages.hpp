@@ -31,13 +31,13 @@ struct Floats {
 
 inline void send(Group& group, int peer, std::size_t count, float first = 0.F) {
     Floats array(count, first);
-    group.send(array.call(OpKind::kSend, peer));
+    group.run(array.call(OpKind::kSend, peer));
 }
 
 // What came is what was sent with this first value.
 inline bool recv(Group& group, int peer, std::size_t count, float first = 0.F) {
     Floats array(count, -1.F);
-    group.recv(array.call(OpKind::kRecv, peer));
+    group.run(array.call(OpKind::kRecv, peer));
     return array.data == Floats(count, first).data;
 }
 

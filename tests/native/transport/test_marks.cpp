@@ -34,7 +34,7 @@ struct OneNode {
         links[1] = std::move(ends.first);
         there = std::move(ends.second);
         team = std::make_unique<NodeExchange>(std::vector<int>{0, 1}, std::move(links), 0, true,
-                                              false, LinkTuning{});
+                                              false, LinkTuning{}, waiter);
         waiter.begin(Deadline(test::kPatience), nullptr);
     }
     void give(const void* data, std::size_t size) {
@@ -59,14 +59,13 @@ TEST_CASE("an abort notice in place of the end of a stream is not data") {
     OneNode node;
     const Op op = op_of(kBytes);
     node.give(&op, sizeof op);
-    node.team->exchange(op, {}, node.waiter);
+    node.team->exchange(op, {});
     std::vector<std::byte> x(kBytes), out(kBytes);
     node.give(x.data(), kBytes - kMissing);
     node.send_notice();
     const Incoming incoming{out.data(), nullptr, kBytes};
-    CHECK_THROWS_AS(node.team->stream(-1, {}, 0, 1, {&incoming, 1}, Reduction::kSum, Dtype::float32,
-                                      node.waiter),
-                    PeerLost);
+    CHECK_THROWS_AS(
+        node.team->stream(-1, {}, 0, 1, {&incoming, 1}, Reduction::kSum, Dtype::float32), PeerLost);
     node.check_reason();
 }
 
@@ -75,7 +74,7 @@ TEST_CASE("an abort notice in place of the end of a header is no header") {
     const Op op = op_of(kBytes);
     node.give(&op, sizeof op - 6);
     node.send_notice();
-    CHECK_THROWS_AS(node.team->exchange(op, {}, node.waiter), PeerLost);
+    CHECK_THROWS_AS(node.team->exchange(op, {}), PeerLost);
     node.check_reason();
 }
 
@@ -86,7 +85,7 @@ TEST_CASE("an abort notice in place of the end of a payload is not data") {
     node.give(&op, sizeof op);
     node.give(x.data(), kBytes - kMissing);
     node.send_notice();
-    CHECK_THROWS_AS(node.team->exchange(op, x, node.waiter), PeerLost);
+    CHECK_THROWS_AS(node.team->exchange(op, x), PeerLost);
     node.check_reason();
 }
 
@@ -94,12 +93,12 @@ TEST_CASE("an abort notice in place of the end of an exchange is not data") {
     OneNode node;
     const Op op = op_of(kBytes);
     node.give(&op, sizeof op);
-    node.team->exchange(op, {}, node.waiter);
+    node.team->exchange(op, {});
     std::vector<std::byte> x(kBytes), out(kBytes);
     node.give(x.data(), kBytes - kMissing);
     node.send_notice();
     std::vector<PairTransfer> transfers(2);
     transfers[1] = {{{x.data(), kBytes}}, {{out.data(), nullptr, kBytes}}};
-    CHECK_THROWS_AS(node.team->exchange_all_pairs(transfers, node.waiter), PeerLost);
+    CHECK_THROWS_AS(node.team->exchange_all_pairs(transfers), PeerLost);
     node.check_reason();
 }

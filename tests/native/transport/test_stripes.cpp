@@ -177,7 +177,7 @@ TEST_CASE(
 TEST_CASE(
     "stripes: over sockets of tcp each is called by its addresses, over "
     "one it is a link") {
-    std::array<std::vector<int>, 2> fds;
+    std::array<std::vector<Fd>, 2> fds;
     for (int i = 0; i < 2; ++i) {
         const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
         sockaddr_in address{};
@@ -188,21 +188,23 @@ TEST_CASE(
         REQUIRE(::bind(listener, generic, length) == 0);
         REQUIRE(::listen(listener, 1) == 0);
         REQUIRE(::getsockname(listener, generic, &length) == 0);
-        fds[0].push_back(::socket(AF_INET, SOCK_STREAM, 0));
-        REQUIRE(::connect(fds[0].back(), generic, length) == 0);
-        fds[1].push_back(::accept(listener, nullptr, nullptr));
+        fds[0].emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
+        REQUIRE(::connect(fds[0].back().get(), generic, length) == 0);
+        fds[1].emplace_back(::accept(listener, nullptr, nullptr));
         ::close(listener);
     }
-    const auto here = make_striped_link(1, fds[0]);
-    const auto there = make_striped_link(0, fds[1]);
+    const auto here = make_striped_link(1, std::move(fds[0]));
+    const auto there = make_striped_link(0, std::move(fds[1]));
     CHECK(here->paths() ==
           std::vector<std::string>{"127.0.0.1 to 127.0.0.1", "127.0.0.1 to 127.0.0.2"});
     CHECK(there->paths()[1] == "127.0.0.2 to 127.0.0.1");
     int both[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0);
-    const auto one = make_striped_link(1, std::span(both, 1));
+    std::vector<Fd> only;
+    only.emplace_back(both[0]);
+    const auto one = make_striped_link(1, std::move(only));
     CHECK(one->paths().empty());
     CHECK(one->descriptor() == both[0]);
     ::close(both[1]);
-    CHECK_THROWS_AS(make_striped_link(1, std::vector<int>{}), UsageError);
+    CHECK_THROWS_AS(make_striped_link(1, std::vector<Fd>{}), UsageError);
 }

@@ -72,7 +72,7 @@ TEST_CASE("a payload that came early survives the wait for another node, which c
     ControlPage page = ControlPage::in_process(1, 0);
     Waiter waiter(page, 0, 1, -1, WaitPolicy{});
     waiter.begin(Deadline(3 * test::kPatience), nullptr);
-    NodeExchange team({0, 1, 2}, std::move(links), 0, true, false, LinkTuning{});
+    NodeExchange team({0, 1, 2}, std::move(links), 0, true, false, LinkTuning{}, waiter);
 
     // Node 1: the header, later the rest, and it leaves. Node 2: everything, but only then.
     const pid_t waiting = ::gettid();
@@ -90,7 +90,7 @@ TEST_CASE("a payload that came early survives the wait for another node, which c
     const std::vector<std::byte> x(kBytes);
     const auto begin = Clock::now();
     const long n_before = n_sleeps_of(waiting);
-    CHECK_NOTHROW(team.exchange(op, x, waiter));
+    CHECK_NOTHROW(team.exchange(op, x));
     const auto n_sleeps = n_sleeps_of(waiting) - n_before;
     const auto took = Clock::now() - begin;
     others.join();

@@ -8,19 +8,21 @@ from phalanx.distributed.bootstrap import progress as progress_module
 from phalanx.rank.cell import HeldCell
 
 ALL_SUM_74 = ("all_sum", -1, 74)
-NOTHING = ("", -1, 0)
 
 
 class Page:
     """A control page with one group: ``begun`` is None between two submitted operations."""
 
     def __init__(self):
-        self.begun, self.is_open, self.done, self.held = 73, False, 73, None
+        self.begun, self.is_open, self.done, self.place = 73, False, 73, None
         self.is_set = False
 
-    def progress(self, slot):
-        group = (0, self.begun, self.is_open, NOTHING, ("all_sum", -1, self.done))
-        return 1, [group], [], self.held
+    def activity(self, slot):
+        group = ("", 0, self.done, int(self.is_open), "all_sum", self.begun)
+        return 1, {0: group}, (-1, "", -1, 0), {}
+
+    def held(self, slot):
+        return self.place
 
     def hold(self, slot, thread):
         self.is_set = True
@@ -65,7 +67,7 @@ def test_a_cell_between_two_submitted_operations_is_held(page, cell):
 
 
 def test_a_rank_whose_number_is_unknown_is_not_reported_as_held(page, cell):
-    page.begun, page.held, page.done = None, (0, *ALL_SUM_74), 73
+    page.begun, page.place, page.done = None, (0, *ALL_SUM_74), 73
     assert cell.report().state == "runs"
     page.begun = 73
     assert cell.report().state == "held"

@@ -147,7 +147,6 @@ def test_wheel_contents(wheel):
     assert {
         "phalanx/__init__.py",
         "phalanx/_native.pyi",
-        "phalanx/_native_spans.pyi",
         "phalanx/adapters/libphalanx_mlx_mpi.so",
         "phalanx/notebooks/01_first_ranks.ipynb",
         "phalanx/notebooks/06_data_parallel.ipynb",

@@ -61,9 +61,9 @@ class Messages:
         engine, limit = self._group._engine, self._limit()
 
         def move() -> None:
-            engine.send(head, dst, limit)
+            engine.run("send", head, None, dst, limit)
             if row.numel():
-                engine.send(array, dst, limit, dtype)
+                engine.run("send", array, None, dst, limit, dtype)
 
         return self._start((False, dst), move, [tensor], self._group.rank())
 
@@ -83,7 +83,7 @@ class Messages:
                     return
             while True:
                 head = np.empty(3, np.int64)
-                engine.recv(head, src, limit)
+                engine.run("recv", None, head, src, limit)
                 its_tag, number, count = head.tolist()
                 is_ours = its_tag == tag
                 if is_ours and is_row(target):
@@ -94,7 +94,7 @@ class Messages:
                     row = torch.empty(count, dtype=_DTYPES[number])
                 array, dtype = view("recv", row)
                 if count or (is_ours and row.numel()):
-                    engine.recv(array, src, limit, dtype)
+                    engine.run("recv", None, array, src, limit, dtype)
                 if not is_ours:
                     kept.append((its_tag, row))
                     continue

@@ -47,15 +47,11 @@ class TorchCall:
             source, dtype = view(op, x, is_sum=is_sum)
             target = source if out is x else view(op, out, is_sum=is_sum).array
         try:
+            arguments = (op, source, target, root, self._limit, dtype)
             if self._is_async:
-                run = partial(engine.submit, op, source, target, root, self._limit, dtype)  # type: ignore[arg-type]
-                self._parts.append(_finish_pass(run, engine))
-            elif op == "barrier":
-                engine.barrier(self._limit)
+                self._parts.append(_finish_pass(partial(engine.submit, *arguments), engine))
             else:
-                end = (root,) if op == "broadcast" else ()
-                run = partial(getattr(engine, op), source, target, *end, self._limit, dtype)
-                _finish_pass(run, engine)
+                _finish_pass(partial(engine.run, *arguments), engine)
         except DistributedError as error:
             reported = self._owner.report(error)
             if not (self._is_async and is_in_backward()):

@@ -183,7 +183,7 @@ def _introduce(
     data = bytes([has_key]) + own.encode()[:_HOST_NBYTES]
     mine[: len(data)] = np.frombuffer(data, np.uint8)
     every = np.empty((engine.size, mine.size), np.uint8)
-    engine.all_gather(mine, every, deadline.remaining())
+    engine.run("all_gather", mine, every, timeout=deadline.remaining())
     names = (row[1:].tobytes().rstrip(b"\0").decode(errors="replace") for row in every)
     return tuple(names), bool(every[:, 0].all())
 

@@ -60,20 +60,24 @@ def progress() -> Progress | None:
     if found is None:
         return None
     page, slot = found
-    epoch, groups, messages, held = page.progress(slot)
-    is_exact = all(number is not None for _, number, *_ in groups)
-    begun = {
-        (group, -1, False): done[2] if number is None else number
-        for group, number, _, _, done in groups
-    }
-    begun |= {(group, peer, is_recv): number for group, peer, is_recv, number in messages}
-    open_ones = [Called(*current) for *_, current, _ in groups if current[2]]
+    held = page.held(slot)
+    epoch, groups, _, messages = page.activity(slot)
+    is_exact = held == page.held(slot)  # else the rank was let in meanwhile
+    begun: dict[tuple[int, int, bool], int] = {}
+    for group, (_, _, done, _, _, number) in groups.items():
+        is_exact = is_exact and number is not None
+        begun[group, -1, False] = done if number is None else number
+    for (group, peer), (sent, received, sends, receives) in messages.items():
+        begun[group, peer, False] = sent + sends
+        begun[group, peer, True] = received + receives
+    open_ones = [Called(op, -1, seq) for op, seq, *_ in groups.values() if seq]
     # Of several groups, take the one with the most operations: the training loop's.
-    last = max((Called(*done) for *_, done in groups), key=lambda it: it.number, default=None)
+    ended = (Called(op, -1, done) for _, _, done, _, op, _ in groups.values())
+    last = max(ended, key=lambda it: it.number, default=None)
     return Progress(
         epoch,
         begun,
-        any(is_open for _, _, is_open, *_ in groups),
+        any(seq or queued for _, seq, _, queued, *_ in groups.values()),
         open_ones[0] if open_ones else None,
         last if last is not None and last.number else None,
         (held[0], Called(*held[1:])) if held is not None and is_exact else None,
@@ -171,5 +175,5 @@ def trace() -> Records:
     if group._registry is None:
         msg = "a world of MPI has no flight recorder; run it without --backend mpi to have one"
         raise NotSupported(msg)
-    packed, _ = group._registry.memory.recorder.read()
-    return records_of(packed)
+    memory = group._registry.memory
+    return records_of(b"" if memory.page is None else memory.page.trace(memory.slot)[0])

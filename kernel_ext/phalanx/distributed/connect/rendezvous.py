@@ -165,5 +165,5 @@ class GroupRendezvous:
         """Send a row of numbers and return the rows of all ranks."""
         mine = np.ascontiguousarray(row, np.int64)
         rows = np.empty((self._engine.size, mine.size), np.int64)
-        self._engine.split(mine, rows.reshape(-1), timeout)
+        self._engine.run("split", mine, rows.reshape(-1), timeout=timeout)
         return rows

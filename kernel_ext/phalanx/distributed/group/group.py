@@ -318,8 +318,10 @@ class Group:
         >>> import phalanx as px
         >>> px.init().barrier(timeout=5.0)
         """
+        engine, limit = self._engine, call_seconds(timeout)
         try:
-            self._engine.barrier(call_seconds(timeout))
+            if _native.fast_path("barrier", engine, None, None, 0, limit, "") is NotImplemented:
+                engine.run("barrier", timeout=limit)
         except BaseException:
             self._tell_failure()
             raise

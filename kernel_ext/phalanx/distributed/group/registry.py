@@ -102,7 +102,6 @@ def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _nati
             for host, slot in zip(spec.hosts, spec.slots, strict=True)
         ],
         silence_s=spec.heartbeat_timeout_s,
-        recorder=memory.recorder,
         selector=memory.selector,
     )
 

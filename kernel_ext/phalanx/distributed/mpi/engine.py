@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial, partialmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -90,22 +90,36 @@ class MpiEngine:
         self._watch = PeerWatch(world, self.members, self.rank, channel)
         world.engines.add(self)
 
-    def broadcast(
-        self, x: Array, out: Array, root: int, timeout: float | None = None, dtype: str = ""
+    def run(
+        self,
+        op: str,
+        x: Any = None,
+        out: Any = None,
+        root: int = 0,
+        timeout: float | Deadline | None = None,
+        dtype: str = "",
     ) -> None:
-        """Copy the array of ``root`` to all ranks."""
-        self._collective("broadcast", x, out, timeout, dtype, root)
+        """Run an operation.
 
-    def barrier(self, timeout: float | Deadline | None = None) -> None:
-        """Wait for all ranks."""
+        ``root`` is the root of a broadcast, or the other rank of a message.
+        """
+        if op == "barrier":
+            self._barrier(timeout)
+        elif op == "send":
+            self._send(x, root, timeout, dtype)
+        elif op == "recv":
+            self._recv(out, root, timeout, dtype)
+        else:
+            self._collective(op, x, out, root, timeout, dtype)
+
+    def _barrier(self, timeout: float | Deadline | None) -> None:
         with self._operation("barrier", timeout) as deadline:
             self._seq += 1
             header = Header("barrier", self._seq, self._channel)
             with self._guard(header):
                 self._meet(header, deadline)
 
-    def send(self, x: Array, dst: int, timeout: float | None = None, dtype: str = "") -> None:
-        """Send to one rank."""
+    def _send(self, x: Array, dst: int, timeout: float | Deadline | None, dtype: str) -> None:
         name = dtype or x.dtype.name
         with self._operation("send", timeout) as deadline:
             self._pairs.sent[dst] += 1
@@ -114,8 +128,7 @@ class MpiEngine:
                 wait = self._pair_wait(header, dst, deadline)
                 self._pairs.send(header.pack(), flat(x, name), dst, wait)
 
-    def recv(self, out: Array, src: int, timeout: float | None = None, dtype: str = "") -> None:
-        """Receive from one rank."""
+    def _recv(self, out: Array, src: int, timeout: float | Deadline | None, dtype: str) -> None:
         name = dtype or out.dtype.name
         with self._operation("recv", timeout) as deadline:
             self._pairs.received[src] += 1
@@ -130,8 +143,8 @@ class MpiEngine:
     def submit(
         self,
         op: str,
-        x: Array,
-        out: Array,
+        x: Any,
+        out: Any,
         root: int = 0,
         timeout: float | None = None,
         dtype: str = "",
@@ -145,10 +158,7 @@ class MpiEngine:
             raise NotSupported(msg)
         self._check_usable()
         deadline = self._deadline(timeout)
-        if op == "barrier":
-            run = partial(self.barrier, deadline)
-        else:
-            run = partial(self._collective, op, x, out, deadline, dtype, root)
+        run = partial(self.run, op, x, out, root, deadline, dtype)
         with self._worker_lock:
             self._check_open()  # again: `close` ends the worker thread under this lock
             if self._worker is None:
@@ -202,9 +212,9 @@ class MpiEngine:
         op: str,
         x: Array,
         out: Array,
-        timeout: float | Deadline | None = None,
-        dtype: str = "",
-        root: int = 0,
+        root: int,
+        timeout: float | Deadline | None,
+        dtype: str,
     ) -> None:
         name = dtype or x.dtype.name
         with self._operation(op, timeout) as deadline:
@@ -224,13 +234,6 @@ class MpiEngine:
                     self._move(header, source, result, deadline)
         self._counts[0] += 1
         self._counts[1] += x.nbytes
-
-    all_sum = partialmethod(_collective, "all_sum")
-    all_max = partialmethod(_collective, "all_max")
-    all_min = partialmethod(_collective, "all_min")
-    all_gather = partialmethod(_collective, "all_gather")
-    sum_scatter = partialmethod(_collective, "sum_scatter")
-    all_to_all = partialmethod(_collective, "all_to_all")
 
     def _finish_inline(self, op: str, name: str, values: Array, result: Array, root: int) -> None:
         """Compute the result from the arrays that came with the headers."""

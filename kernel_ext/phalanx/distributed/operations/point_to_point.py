@@ -92,7 +92,7 @@ def send(
     def move(y: _T) -> _T:
         source = as_source("send", y)
         try:
-            group._engine.send(source.array, dst, limit, source.dtype)
+            group._engine.run("send", source.array, None, dst, limit, source.dtype)
         except BaseException:
             group._tell_failure()
             raise
@@ -274,7 +274,7 @@ def _recv(
     with on_stream(stream):
         target = room()
         try:
-            group._engine.recv(target.array, src, limit, dtype)
+            group._engine.run("recv", None, target.array, src, limit, dtype)
         except BaseException:
             group._tell_failure()
             raise

@@ -151,10 +151,7 @@ def _checked(
             work = engine.submit(op, array, target.array, root, limit, dtype)
             return Work(work, target.give, partial(_fail, *failed), (array, target.array))
         if fast_path(op, engine, array, target.array, root, limit, dtype) is NotImplemented:
-            if op == "broadcast":
-                engine.broadcast(array, target.array, root, limit, dtype)
-            else:
-                getattr(engine, op)(array, target.array, limit, dtype)
+            engine.run(op, array, target.array, root, limit, dtype)
     except BaseException:
         _fail(*failed)
         raise

@@ -68,7 +68,7 @@ class HostMemory:
         wait = self._page.wait(slot)  # of 50 ms or more; the call takes about 2 us
         return Activity(
             epoch,
-            {number: GroupProgress(*its) for number, its in groups.items()},
+            {number: GroupProgress(*its[:4]) for number, its in groups.items()},
             pair,
             {key: Passed(*its) for key, its in messages.items()},
             None if wait is None else UserWait(*wait),

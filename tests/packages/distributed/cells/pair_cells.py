@@ -56,15 +56,15 @@ def mismatched(what: str) -> list[float]:
     outs.append({"dtype": np.zeros(4, np.int64), "shape": np.zeros((2, 2), np.float32)}[what])
     if group.rank == 0:
         for _ in outs:
-            group.send(x, 1)
+            group.run("send", x, None, 1)
     elif group.rank == 1:
         try:
             for out in outs:
-                group.recv(out, 0)  # recv
+                group.run("recv", None, out, 0)  # recv
         except px.CollectiveMismatch:
             assert (outs[-1] == 0).all()
             raise
-    group.barrier()
+    group.run("barrier")
     return []
 
 
@@ -79,7 +79,7 @@ def begun_output(nbytes: int, like: str) -> tuple[str, bool, bool]:
 
 
 def endless_send(dst: int, nbytes: int) -> None:
-    engine().send(np.ones(nbytes // 8), dst)
+    engine().run("send", np.ones(nbytes // 8), None, dst)
 
 
 def send_and_close(dst: int, sizes: list[int]) -> None:

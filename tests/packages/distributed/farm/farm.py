@@ -136,7 +136,7 @@ class World:
             return Activity(epoch, {})
         return Activity(
             epoch,
-            {number: GroupProgress(*its) for number, its in groups.items()},
+            {number: GroupProgress(*its[:4]) for number, its in groups.items()},
             pair,
             {key: Passed(*its) for key, its in messages.items()},
         )

@@ -57,7 +57,7 @@ def lone_rank():
 def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_ranks(lone_rank):
     """Up to 64 slots, as native/shm/arena.hpp says."""
     group, _ = lone_rank
-    group.send(np.zeros(64 << 10, np.uint8), 1, timeout=5.0)
+    group.run("send", np.zeros(64 << 10, np.uint8), None, 1, 5.0)  # rank 1 never comes
 
 
 def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
@@ -69,24 +69,25 @@ def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
 
 def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in(lone_rank):
     group, page = lone_rank
-    nothing = ("", -1, 0)
     seen = []
 
     def let_in():
-        wait_until(lambda: page.progress(0)[3] is not None, "rank 0 is held")
-        seen.append(page.progress(0))
+        wait_until(lambda: page.held(0) is not None, "rank 0 is held")
+        seen.append((page.held(0), page.activity(0)))
         page.let_in(0, 2, 0, 1, 1)  # of another epoch
         page.let_in(0, 1, 0, 1, 1)
 
     helper = threading.Thread(target=let_in)
     page.hold(0, threading.get_native_id())
     helper.start()
-    group.send(np.zeros(3), 1)
+    group.run("send", np.zeros(3), None, 1)
     helper.join()
-    assert seen == [(1, [(0, 0, False, nothing, nothing)], [], (0, "send", 1, 1))]
-    assert page.progress(0)[2:] == ([(0, 1, False, 1), (0, 1, True, 0)], None)
+    activity = (1, {0: ("", 0, 0, 0, "", 0)}, (-1, "", -1, 0), {})
+    assert seen == [((0, "send", 1, 1), activity)]
+    assert page.activity(0)[3] == {(0, 1): (1, 0, False, False)}
+    assert page.held(0) is None
     assert not page.drop_hold(0)
-    group.send(np.zeros(3), 1)
+    group.run("send", np.zeros(3), None, 1)
     with pytest.raises(ValueError, match="no such slot"):
         page.hold(18, 1)
     page.release(1)

@@ -162,7 +162,7 @@ def hear_of_failure() -> str:
     while engine.failure is None and time.monotonic() < deadline_s:
         engine._world.listen()
         time.sleep(0.001)
-    return text_of(px.DistributedError, engine.barrier)
+    return text_of(px.DistributedError, engine.run, "barrier")
 
 
 def mismatch(where: str) -> str:
@@ -175,9 +175,9 @@ def mismatch(where: str) -> str:
             return hear_of_failure()
     x = np.ones((2, 300) if rank == 1 else 600, np.float32)
     out = np.zeros_like(x)
-    said = text_of(px.CollectiveMismatch, engine.all_sum, x, out)
+    said = text_of(px.CollectiveMismatch, engine.run, "all_sum", x, out)
     assert not out.any()
-    assert text_of(px.CollectiveMismatch, engine.barrier) == said
+    assert text_of(px.CollectiveMismatch, engine.run, "barrier") == said
     return said
 
 
@@ -187,22 +187,22 @@ def mismatch_and_missing() -> str:
     if engine.rank == 2:
         return hear_of_failure()
     x = np.ones(1 + engine.rank, np.float32)
-    return text_of(px.CollectiveMismatch, engine.all_sum, x, x.copy())
+    return text_of(px.CollectiveMismatch, engine.run, "all_sum", x, x.copy())
 
 
 def pair_mismatch() -> str:
     engine = engine_of_world()
     x = np.ones(9 + engine.rank * 20_000)
     if engine.rank == 0:
-        engine.send(x, 1)
-        return text_of(px.CollectiveMismatch, engine.barrier)
-    return text_of(px.CollectiveMismatch, engine.recv, x, 0)
+        engine.run("send", x, None, 1)
+        return text_of(px.CollectiveMismatch, engine.run, "barrier")
+    return text_of(px.CollectiveMismatch, engine.run, "recv", None, x, 0)
 
 
 def pair_timeout() -> str:
     engine = engine_of_world()
     if engine.rank == 1:
-        return text_of(px.CollectiveTimeout, engine.recv, np.empty(3), 0, timeout=0.3)
+        return text_of(px.CollectiveTimeout, engine.run, "recv", None, np.empty(3), 0, timeout=0.3)
     return hear_of_failure()
 
 

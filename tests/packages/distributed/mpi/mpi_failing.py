@@ -28,17 +28,17 @@ def engine_of_world():
 def leave():
     """Rank 0 sends and ends its script at once; who waits for it later is told so."""
     engine = engine_of_world()
-    engine.barrier()
+    engine.run("barrier")
     if engine.rank == 0:
-        engine.send(np.arange(8000.0), 1)
+        engine.run("send", np.arange(8000.0), None, 1)
         return
     if engine.rank == 1:
         out = np.empty(8000)
-        engine.recv(out, 0)
+        engine.run("recv", None, out, 0)
         assert (out == np.arange(8000.0)).all()
         say("arrived")
     try:
-        engine.barrier()
+        engine.run("barrier")
     except px.DistributedError as error:
         say(error)
 
@@ -50,22 +50,22 @@ def exit_status(status):
 
 def killed():
     engine = engine_of_world()
-    engine.barrier()
+    engine.run("barrier")
     if engine.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    engine.barrier()
+    engine.run("barrier")
 
 
 def hold(path):
     """Say who we are and wait for ever."""
     engine = engine_of_world()
     Path(path, str(engine.rank)).write_text(str(os.getpid()))
-    engine.barrier()
+    engine.run("barrier")
     if engine.rank == 0:
         say("holding")
-        engine.recv(np.empty(1), 1)
+        engine.run("recv", None, np.empty(1), 1)
     else:
-        engine.recv(np.empty(1), 0)
+        engine.run("recv", None, np.empty(1), 0)
 
 
 if __name__ == "__main__":
