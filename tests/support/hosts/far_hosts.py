@@ -7,6 +7,7 @@ queue. So a scene runs on a loop whose clock jumps, and its times are exact.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -180,14 +181,21 @@ def play(monkeypatch, scene):
     async def main():
         events = Events()
         hosts = HostSet(OPTIONS, events)
+        await hosts.open()
+
+        async def start(rank):
+            if not await hosts.boot_again(rank):
+                hosts.take(Spawn(rank))
+
+        booting = asyncio.gather(hosts.boot(), start(0), start(1))
         try:
-            hosts.take(Spawn(0))
-            hosts.take(Spawn(1))
             await until(lambda: len(processes) == 2)
             await scene(hosts, events, lambda process: Far(hosts._server, process), processes)
         finally:
             for process in processes:
                 process.kill()
             await hosts.stop()
+            with suppress(asyncio.CancelledError):
+                await booting
 
     run_jumping(main)
