@@ -18,7 +18,6 @@ from support.promise import PATIENCE_S
 
 from phalanx.protocol import AskRoot, RootAnswered, RootRequest, pack_frame, read_frame
 from phalanx.supervisor import find_root
-from phalanx.supervisor.hosts.agent import HostAgent
 from phalanx.workspace import Workspace
 from phalanx.workspace.connection.root_client import RootClient
 from phalanx.workspace.lifecycle import Lifecycle
@@ -56,7 +55,6 @@ __all__ = [
     "stopped_workspace",
     "unregister_again",
     "wait_for_answer",
-    "watch_ranks",
 ]
 
 # Expressions for a rank: the key of its world, and the addresses that it listens on.
@@ -157,17 +155,6 @@ def root_client_of(root: Any) -> RootClient:
     client._has_ended = threading.Event()
     client._has_ended.set()
     return client
-
-
-async def watch_ranks(root: Any, host: Any, report: Callable[[Any], None]) -> None:
-    """Watch the ranks of a host as its agent does, for a root and with a report that the test plays."""
-    agent = HostAgent.__new__(HostAgent)
-    agent._watching = asyncio.Event()
-    agent._watching.set()
-    agent._root = root
-    agent._host = host
-    agent._report = report
-    await agent._watch_ranks()
 
 
 def lose_callback_ends_code(ws: str) -> str:

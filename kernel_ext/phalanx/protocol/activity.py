@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -91,13 +91,6 @@ class Activity:
     pair: tuple[int, str, int, int] = (-1, "", -1, 0)  # the message it waits for
     messages: Mapping[tuple[int, int], Passed] = field(default_factory=dict)  # by group and peer
     wait: UserWait | None = None
-
-    def is_like(self, other: Activity) -> bool:
-        """Whether the other is equal, apart from the number of polls."""
-        if self.wait is None or other.wait is None:
-            return self == other
-        wait = self.wait._replace(looks=other.wait.looks)
-        return replace(self, wait=wait) == other
 
     @property
     def doing(self) -> str:

@@ -4,8 +4,8 @@ The root's own `LocalHost` takes and says the same messages, without a connectio
 an `AskHost`, and its answer comes in a `HostAnswered`; every other message needs no answer. Docstrings
 say the sender first: "Root: ..." or "Host: ...".
 
-Order: a host reports on a rank before it forwards a message of this rank. The root thus knows
-how far a rank had come before it learns that the rank has ended.
+Reports: before each answer the host says what all its ranks do. The root asks (`Refresh`) before it
+decides by that.
 
 Scripts: output goes to the root and input goes to the host as bytes, in the same order as the
 message that a rank has ended. Each output stream has a flow-control window: the root sends acks
@@ -196,7 +196,7 @@ class RankReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostReport(Message, frozen=True):
-    """Host: these ranks have changed.
+    """Host: what its ranks do now.
 
     ``aborted`` is the abort of the newest epoch, as the control page has it.
     """
@@ -301,16 +301,10 @@ class ToRankEnvelope(Message, frozen=True):
     message: ToRank
 
 
-class WatchRanks(Message, frozen=True):
-    """Root: start or stop reports of every change of what ranks do."""
-
-    is_on: bool
-
-
 class SignalRank(Message, frozen=True):
     """Root: send a signal to this rank and its child processes.
 
-    SIGKILL also takes back a `Spawn` that waits.
+    SIGKILL also takes back a `Spawn` that waits for the fork server.
     """
 
     rank: Rank
@@ -324,7 +318,7 @@ class EndRank(Message, frozen=True):
 
 
 class Look(Message, frozen=True):
-    """Root: ask for this rank's Python stacks; a report precedes the answer."""
+    """Root: ask for this rank's Python stacks."""
 
     rank: Rank
 
@@ -334,11 +328,11 @@ class GetTraces(Message, frozen=True):
 
 
 class Refresh(Message, frozen=True):
-    """Root: report on all ranks now."""
+    """Root: ask for a report on all ranks."""
 
 
 class SampleRanks(Message, frozen=True):
-    """Root: sample all ranks of the host; reports precede the answer."""
+    """Root: sample all ranks of the host."""
 
 
 HostRequest = Look | GetTraces | GetOutput | Refresh | SampleRanks
@@ -391,7 +385,6 @@ ToHost = (
     Spawn
     | ToRankEnvelope
     | EpochAborted
-    | WatchRanks
     | SignalRank
     | EndRank
     | AskHost

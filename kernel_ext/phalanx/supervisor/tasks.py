@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,18 @@ class LogOnceOnError:
                 log.exception(
                     "%s failed; it goes on, and further failures are not logged", self._what
                 )
+
+
+async def poll(every_s: float, what: str, look: Callable[[], Awaitable[None]]) -> None:
+    """Call ``look`` again and again, also after it has failed.
+
+    ``what`` names it in the log.
+    """
+    errors = LogOnceOnError(what)
+    while True:
+        await asyncio.sleep(every_s)
+        with errors.look():
+            await look()
 
 
 class TaskSet:

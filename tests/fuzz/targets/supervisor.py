@@ -37,8 +37,7 @@ from phalanx.protocol import (
     pack_frame,
 )
 from phalanx.protocol.host import CommandOutput
-from phalanx.supervisor.root.script_commands import ScriptOptions
-from phalanx.supervisor.root.script_root import ScriptRoot
+from phalanx.supervisor.root.script_root import ScriptOptions, ScriptRoot
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 __all__ = ["Play", "one", "raise_first", "run_play", "script", "workspace"]
@@ -94,9 +93,9 @@ class Play:
     def _launcher_says(self, root: ScriptRoot, supply: Supply) -> None:
         what = supply.below(3)
         if what == 0:
-            root.commands.input(supply.piece())
+            root.input(supply.piece())
         elif what == 1:
-            root.commands.output_shown(supply.record(CommandOutput))
+            root.output_shown(supply.record(CommandOutput))
         else:
             spawn_in(root, _stacks_of(root))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -193,9 +194,14 @@ async def _play(main, given):
         patch.setattr(remote_host_module, "launch_host", launch)
         patch.setattr(connection_module, "HostServer", Door)
         hosts = HostSet(OPTIONS, events)
+        await hosts.open()
+
+        async def start(rank):
+            if not await hosts.boot_again(rank):
+                hosts.take(Spawn(rank))
+
+        booting = asyncio.gather(hosts.boot(), start(0), start(1))
         try:
-            hosts.take(Spawn(0))
-            hosts.take(Spawn(1))
             await until(lambda: len(processes) == 2)
             have = {"hosts": hosts, "events": events, "processes": processes, "visit": visit}
             if "far" in asked:
@@ -207,3 +213,5 @@ async def _play(main, given):
             for process in processes:
                 process.kill()
             await hosts.stop()
+            with suppress(asyncio.CancelledError):
+                await booting

@@ -236,7 +236,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     threads = "" if is_mpi or not is_python(rest) else at.say_threads()
     for line in [*notes, *([threads] if threads else [])]:
         print(f"phalanx launch: {line}", file=sys.stderr)
-    from phalanx.supervisor.root.script_commands import ScriptOptions
+    from phalanx.supervisor.root.script_root import ScriptOptions
 
     script = ScriptOptions(
         command, tuple(rest), env, is_checked, options.keep_going, options.max_restarts

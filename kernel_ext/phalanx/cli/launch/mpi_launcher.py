@@ -34,7 +34,7 @@ from phalanx.supervisor.processes.streams import (
     InputPipe,
     cost,
 )
-from phalanx.supervisor.root.script_commands import ScriptOptions
+from phalanx.supervisor.root.script_root import ScriptOptions
 from phalanx.workspace import Placement
 
 from .launcher import CommandLauncher

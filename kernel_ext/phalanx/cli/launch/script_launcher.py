@@ -9,7 +9,7 @@ import argparse
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -18,8 +18,7 @@ from phalanx.protocol import BootOptions, BootProgress, Notice, name_ranks
 from phalanx.protocol.host import CommandOutput
 from phalanx.supervisor.boot import prepare_process
 from phalanx.supervisor.root.exit_status import FailureAttribution
-from phalanx.supervisor.root.script_commands import ScriptOptions
-from phalanx.supervisor.root.script_root import ScriptRoot
+from phalanx.supervisor.root.script_root import ScriptOptions, ScriptRoot
 from phalanx.workspace import Placement, grouped
 from phalanx.workspace.options import checked_options
 
@@ -54,7 +53,7 @@ class ScriptLauncher(CommandLauncher):
             logging.getLogger("phalanx").removeHandler(log)
 
     def _feed(self, data: bytes) -> None:
-        self._root.commands.input(data)
+        self._root.input(data)
 
     def _forward(self, number: signal.Signals) -> None:
         self._root.on_signal(number)
@@ -84,12 +83,12 @@ class ScriptLauncher(CommandLauncher):
 
     def on_output(self, output: CommandOutput) -> None:
         """Show output, then let the rank print more."""
-        shown = partial(self._root.commands.output_shown, output)
+        shown = partial(self._root.output_shown, output)
         self._screen.feed(output.rank, output.stream, output.data, shown)
 
-    def on_started(self, pids: Sequence[int]) -> None:
+    def on_started(self, pids: Mapping[int, int]) -> None:
         """Name the processes."""
-        for rank, pid in enumerate(pids):
+        for rank, pid in sorted(pids.items()):
             self._screen.say_verbose(f"rank {rank}: process {pid}")
 
     def on_not_started(self, message: str) -> None:

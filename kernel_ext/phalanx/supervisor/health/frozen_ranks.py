@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
-from ..hosts.local_host import LocalHost
 from ..processes.system import is_stopped
-from ..tasks import LogOnceOnError
+from ..tasks import poll
+
+if TYPE_CHECKING:
+    from ..hosts.local_host import LocalHost
 
 # Four heartbeats (native/shm/heartbeat.hpp). On a busy machine a shorter silence proves nothing,
 # unless the kernel reports that the process is stopped.
@@ -105,12 +108,13 @@ async def watch_heartbeats(
 
     Polls until cancelled; ``watched`` returns the ranks of all hosts that others may wait for.
     """
-    loop, errors = asyncio.get_running_loop(), LogOnceOnError("a look at the ranks' health")
+    loop = asyncio.get_running_loop()
     monitor = HeartbeatMonitor(
         heartbeat_timeout_s, lambda rank: is_stopped(host.report(rank).pid), on_frozen
     )
-    while True:
-        await asyncio.sleep(LOOK_EVERY_S)
-        with errors.look():
-            here = set(watched()).intersection(host.ranks)
-            monitor.look({rank: host.report(rank).beats for rank in here}, loop.time())
+
+    async def look() -> None:
+        here = set(watched()).intersection(host.ranks)
+        monitor.look({rank: host.report(rank).beats for rank in here}, loop.time())
+
+    await poll(LOOK_EVERY_S, "a look at the ranks' health", look)

@@ -1,8 +1,8 @@
 """Find addresses at which hosts reach each other.
 
 `reach` tries endpoints over tcp. `addresses_towards` asks the operating system and ssh's
-configuration for the root's own addresses. `PathDiagnosis` finds out why a host is silent: it connects to all known
-addresses of the host. A refused connection also proves that the host's system answers.
+configuration for the root's own addresses. `SilenceWatch` measures how long a supervisor is silent. `PathDiagnosis` finds
+out why: it connects to all known addresses of the host. A refused connection also proves that the host's system answers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import ipaddress
 import socket
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from phalanx.errors import DistributedError
 from phalanx.hosts import interface_addresses, interface_of, own_addresses
 from phalanx.protocol import HostPlan, RemoteOptions
+
+from ..health.frozen_ranks import SilenceTimer
 
 # Delay between the starts of two attempts. It is longer than a round trip in a cluster, so that the
 # chosen address does not depend on chance.
@@ -187,29 +189,19 @@ class PathDiagnosis:
         self._port = port
         self._every = tuple(dict.fromkeys((there, *others))) if self._there else ()
         self._answering: tuple[str, ...] = ()
-        self.is_asked = self._has_tried = self._is_one_way = False
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether `ask` has run and ``there`` did not answer."""
-        return self._has_tried and self._there not in self._answering
+        self.is_cut = False  # whether ``there`` is known not to answer
+        self._is_one_way = False
 
     async def ask(self, timeout_s: float) -> None:
         """Find the addresses at which the host's system answers."""
-        self.is_asked = True
         found = await asyncio.gather(
             *(_answers(address, timeout_s, self._port) for address in self._every)
         )
         self._answering = tuple(
             a for a, is_there in zip(self._every, found, strict=True) if is_there
         )
-        self._has_tried = bool(self._there)
+        self.is_cut = bool(self._there) and self._there not in self._answering
         self._is_one_way = self.is_cut and _tries_to_connect(self._there)
-
-    def forget(self) -> None:
-        """Discard the result of `ask`, because a message has arrived since."""
-        self._answering = ()
-        self.is_asked = self._has_tried = self._is_one_way = False
 
     def __str__(self) -> str:
         """Return the end of a sentence about a silent host.
@@ -281,3 +273,47 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:  # the address is empty: the host has not connected yet
         return True
+
+
+class SilenceWatch:
+    """Watch for a silence of the supervisor at the other end.
+
+    From half of ``limit_s`` on, the path between both is diagnosed, so that its state is known when
+    the limit is over. ``path`` makes the diagnosis, and ``spawn`` runs it.
+    """
+
+    def __init__(
+        self,
+        limit_s: float,
+        path: Callable[[], PathDiagnosis],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._limit_s = limit_s
+        self._make_path = path
+        self._spawn = spawn
+        self.reset()
+
+    def reset(self) -> None:
+        """Take a sign of life."""
+        self._timer = SilenceTimer(self._limit_s, asyncio.get_running_loop().time())
+        self.path: PathDiagnosis | None = None  # of this silence
+        self._asking: asyncio.Task[None] | None = None
+
+    @property
+    def lasts_s(self) -> float:
+        return self._timer.lasts_s
+
+    async def look(self) -> bool:
+        """Poll; return whether the silence has lasted for the limit."""
+        is_over = self._timer.is_over(asyncio.get_running_loop().time())
+        if self._asking is None and self.lasts_s >= self._limit_s / 2:
+            self.path = self._make_path()
+            self._asking = self._spawn(self.path.ask(self._limit_s / 3))
+        if is_over and self._asking is not None:
+            # on a busy machine the query may end after its timeout
+            await asyncio.wait({self._asking})
+        return self.lasts_s >= self._limit_s
+
+    def __str__(self) -> str:
+        """Return the diagnosis as the end of a sentence."""
+        return "" if self.path is None else str(self.path)

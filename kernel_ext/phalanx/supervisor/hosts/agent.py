@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -28,10 +27,9 @@ from phalanx.distributed.bootstrap.other_libraries import free_port
 from phalanx.distributed.control import AbortKind
 from phalanx.errors import DistributedError
 from phalanx.hosts import interface_addresses
-from phalanx.protocol import EpochAborted, Welcome
+from phalanx.protocol import EpochAborted, Register, Welcome
 from phalanx.protocol.host import (
     AskHost,
-    CommandRuns,
     FromHost,
     FromRankEnvelope,
     HostAnswered,
@@ -42,19 +40,15 @@ from phalanx.protocol.host import (
     HostReport,
     HostUp,
     RankFrozen,
-    RankGone,
     RankReport,
     ReconnectAck,
-    Refresh,
-    Spawn,
     StopHost,
     ToHost,
     ToRankEnvelope,
-    WatchRanks,
 )
 from phalanx.protocol.os_text import decode_options
 
-from ..health.frozen_ranks import SilenceTimer, watch_heartbeats
+from ..health.frozen_ranks import watch_heartbeats
 from ..launchers.remote_command import BEGUN
 from ..processes.system import (
     allow_descriptors,
@@ -64,13 +58,12 @@ from ..processes.system import (
     usable_cores,
 )
 from ..tasks import TaskSet
-from .addresses import PathDiagnosis, reach
+from .addresses import PathDiagnosis, SilenceWatch, reach
 from .connection import RootConnection
 from .host_set import versions_here
 from .local_host import LocalHost
 
 log = logging.getLogger(__name__)
-LOOK_EVERY_S = 0.05  # same as a root's poll of local ranks while a cell runs
 SILENCE_LOOK_S = 0.2
 FIRST_WORD_S = 10.0  # time limit for the root's first message, which usually takes milliseconds
 REACH_S = 3.0  # for one of the root's addresses: a tcp handshake and one retransmission
@@ -79,52 +72,6 @@ REACH_S = 3.0  # for one of the root's addresses: a tcp handshake and one retran
 _OF_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_LOCAL")
 
 _IN_MPI = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
-
-
-class RankReporter:
-    """Make reports on the ranks of one host, with changes only.
-
-    ``epoch`` is the newest epoch that the root announced to the ranks.
-    """
-
-    def __init__(self, host: LocalHost) -> None:
-        self.epoch = 0
-        self._host = host
-        self._said: dict[int, RankReport] = {}
-        self._aborted: EpochAborted | None = None
-
-    def delta(self, ranks: Iterable[int], *, with_memory: bool = False) -> HostReport | None:
-        """Report those of ``ranks`` that have changed; None if nothing changed.
-
-        ``with_memory``: also measure each rank's memory, and count a difference in values that
-        change all the time (memory in use, number of polls of a waiting rank) as a change.
-        """
-        changed = []
-        for rank in ranks:
-            before = self._said.get(rank)
-            now = self._look(rank, 0 if before is None else before.rss_nbytes, with_memory)
-            is_new = before is None or (now != before if with_memory else not _is_like(now, before))
-            if is_new:
-                self._said[rank] = now
-                changed.append(now)
-        reason = self._host.abort_reason(self.epoch) if self.epoch else None
-        aborted = None if reason is None else EpochAborted(self.epoch, *reason)
-        if not changed and aborted == self._aborted:
-            return None
-        self._aborted = aborted
-        return HostReport(tuple(changed), aborted)
-
-    def _look(self, rank: int, rss_nbytes: int, with_memory: bool) -> RankReport:
-        its = self._host.report(rank)
-        if with_memory:
-            rss_nbytes = its.rss_nbytes
-        return RankReport(rank, its.pid, its.activity, its.doing, rss_nbytes, its.shown_nbytes)
-
-
-def _is_like(one: RankReport, other: RankReport) -> bool:
-    """Whether two reports differ only in values that change all the time."""
-    same_but_activity = msgspec.structs.replace(one, activity=other.activity) == other
-    return same_but_activity and one.activity.is_like(other.activity)
 
 
 class HostAgent:
@@ -149,15 +96,11 @@ class HostAgent:
             cwd=cwd,
             env=boot.env,
         )
-        self._reports = RankReporter(self._host)
+        self._epoch = 0  # the newest that the root has announced to ranks
         self._say = root.send
-        self._silence = SilenceTimer(boot.world.heartbeat_timeout_s, self._loop.time())
-        self._way: PathDiagnosis | None = None  # path to the root, while the root is silent
-        self._asking: asyncio.Task[None] | None = None  # running ``_way.ask``
-        self._clock: asyncio.TimerHandle | None = None
-        self._watching = asyncio.Event()
-        self._has_received = False
         self._tasks = TaskSet(self._on_task_failed)
+        limit_s = boot.world.heartbeat_timeout_s
+        self._silence = SilenceWatch(limit_s, self._path, self._tasks.spawn)
         self.problem = ""  # why the agent could not serve, or stopped
 
     async def run(self) -> None:
@@ -173,13 +116,10 @@ class HostAgent:
         try:
             self._tasks.spawn(self._serve())
             self._tasks.spawn(self._watch_silence())
-            self._tasks.spawn(self._watch_ranks())
             self._tasks.spawn(health)
             await self._over.wait()
         finally:
             self._tasks.cancel()
-            if self._clock is not None:
-                self._clock.cancel()
             await self._host.stop()
             self._say(HostLeaving())
 
@@ -197,20 +137,13 @@ class HostAgent:
             self._give_up("has not let this host in (another job's?)")
 
     def _hear(self, message: ToHost) -> None:
-        self._has_received = True
         self._silence.reset()
-        self._way = None
-        if self._clock is not None:  # the root was only silent for a while
-            self._clock.cancel()
-            self._clock = None
         self._take(message)
 
     def _take(self, message: ToHost) -> None:
         match message:
             case HostPing():
                 self._root.send_unreliable(HostPong(message.sent_ns, time.monotonic_ns()))
-            case WatchRanks():
-                (self._watching.set if message.is_on else self._watching.clear)()
             case StopHost():
                 self.end()
             case ReconnectAck():
@@ -218,45 +151,33 @@ class HostAgent:
             case AskHost():
                 self._tasks.spawn(self._answer(message))
             case ToRankEnvelope(message=Welcome() as welcome):
-                self._reports.epoch = welcome.epoch
+                self._epoch = welcome.epoch
                 self._host.take(message)
-            case Spawn():
-                self._host.take(message)
-                self._report(message.rank)
             case _:
                 self._host.take(message)
 
     async def _answer(self, asked: AskHost) -> None:
-        """Answer a request, after a report on its ranks."""
+        """Answer a request, after a report on all ranks."""
         answer = await self._host.answer(asked.request)
-        # What the root knows of the ranks is as new as the answer.
-        rank = getattr(asked.request, "rank", None)
-        ranks = self._host.ranks if rank is None else (rank,)
-        self._report(*ranks, with_memory=isinstance(asked.request, Refresh))
+        self._report()
         self._say(HostAnswered(asked.id, answer))
 
     async def _watch_silence(self) -> None:
-        waited_s = 0.0
+        limit_s, is_freed = self._boot.world.heartbeat_timeout_s, False
         while True:
             await asyncio.sleep(SILENCE_LOOK_S)
-            waited_s += SILENCE_LOOK_S
-            if self._silence.is_over(self._loop.time()) and self._asking is not None:
-                # on a busy machine the query may end after its timeout
-                await asyncio.wait({self._asking})
-            is_over = self._silence.lasts_s >= self._boot.world.heartbeat_timeout_s
-            if not self._has_received:
-                if waited_s > FIRST_WORD_S:
+            is_over, lasts_s = await self._silence.look(), self._silence.lasts_s
+            if not self._root.has_received:
+                if lasts_s > FIRST_WORD_S:
                     self._give_up(f"did not answer within {FIRST_WORD_S:g} s")
                 continue
-            if self._silence.lasts_s >= self._boot.world.heartbeat_timeout_s / 2:
-                self._diagnose_path()
+            if lasts_s >= limit_s / 2:
                 self._root.doubt()  # A connection may break without an error: try a new one.
-            if is_over and self._clock is None:
+            if is_over and not is_freed:
                 self._free_ranks()
-                self._clock = self._loop.call_later(self._boot.linger_s, self._give_up_silent)
-
-    def _give_up_silent(self) -> None:
-        self._give_up(f"has sent nothing for {self._silence.lasts_s:.0f} s")
+            is_freed = is_over
+            if is_over and lasts_s >= limit_s + self._boot.linger_s:
+                self._give_up(f"has sent nothing for {lasts_s:.0f} s")
 
     def _give_up(self, why: str) -> None:
         self._end_for(f"the supervisor at {', '.join(self._boot.endpoints)} {why}")
@@ -272,8 +193,8 @@ class HostAgent:
 
     def _free_ranks(self) -> None:
         """Abort the epoch so that ranks stop waiting for others in vain."""
-        if self._reports.epoch:
-            self._host.take(EpochAborted(self._reports.epoch, *self._why_freed()))
+        if self._epoch:
+            self._host.take(EpochAborted(self._epoch, *self._why_freed()))
 
     def _why_freed(self) -> tuple[AbortKind, int, str]:
         """Return kind, culprit and message of the abort that frees ranks.
@@ -284,41 +205,32 @@ class HostAgent:
         """
         root, heartbeat_timeout_s = self._boot.root_name, self._boot.world.heartbeat_timeout_s
         supervisor = f"the supervisor of this workspace, on {root},"
-        if self._way is None or self._silence.lasts_s < heartbeat_timeout_s:
+        path = self._silence.path
+        if path is None or self._silence.lasts_s < heartbeat_timeout_s:
             return AbortKind.ERROR, -1, f"{supervisor} is gone"
-        if self._way.is_cut:
-            text = f"its host has received nothing from {root} for {heartbeat_timeout_s:g} s{self._way}"
+        if path.is_cut:
+            text = f"its host has received nothing from {root} for {heartbeat_timeout_s:g} s{path}"
             return AbortKind.RANK_FAILURE, min(self._boot.ranks), text
-        text = f"{supervisor} has sent nothing for {heartbeat_timeout_s:g} s{self._way}"
+        text = f"{supervisor} has sent nothing for {heartbeat_timeout_s:g} s{path}"
         return AbortKind.ERROR, -1, text
 
-    def _diagnose_path(self) -> None:
-        """Ask, once per silence, whether the root's machine answers."""
-        if self._way is None:
-            root = self._root
-            self._way = PathDiagnosis(root.own, root.address, port=root.port)
-            self._asking = self._tasks.spawn(
-                self._way.ask(self._boot.world.heartbeat_timeout_s / 4)
-            )
+    def _path(self) -> PathDiagnosis:
+        return PathDiagnosis(self._root.own, self._root.address, port=self._root.port)
 
-    async def _watch_ranks(self) -> None:
-        while True:
-            await self._watching.wait()
-            # While the root is not connected, skip the report: messages are kept until they are
-            # acknowledged, and a later report tells all that this one would.
-            if self._root.is_joined:
-                self._report(*self._host.ranks)
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    def _report(self, *ranks: int, with_memory: bool = False) -> None:
-        report = self._reports.delta(ranks, with_memory=with_memory)
-        if report is not None:
-            self._say(report)
+    def _report(self) -> None:
+        """Say what all ranks do, and whether the newest epoch is aborted."""
+        reason = self._host.abort_reason(self._epoch) if self._epoch else None
+        ranks = tuple(
+            RankReport(rank, its.pid, its.activity, its.doing, its.rss_nbytes, its.shown_nbytes)
+            for rank in self._host.ranks
+            for its in (self._host.report(rank),)
+        )
+        self._say(HostReport(ranks, reason and EpochAborted(self._epoch, *reason)))
 
     def _hear_host(self, message: FromHost) -> None:
-        """Report the state of the message's rank, then forward the message."""
-        if isinstance(message, FromRankEnvelope | RankGone | CommandRuns):
-            self._report(message.rank)
+        match message:
+            case FromRankEnvelope(message=Register()):  # its process is known now
+                self._report()
         self._say(message)
 
 

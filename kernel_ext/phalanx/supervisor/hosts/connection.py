@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 DOMAIN = "phalanx"  # domain of zmq's authentication (ZAP)
 HANDSHAKE_MS = 5000  # how long a connection without a valid key may occupy a descriptor
 MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)  # largest message of a rank, and the host's envelope
-# Limit of unacknowledged bytes for one host. Our hosts acknowledge with each heartbeat. What the
-# root sends meanwhile is commands, and input limited by the window.
-KEPT_MAX_NBYTES = 64 << 20
 
 # A running root always listens, so a refusal that lasts this long is final. One refusal is not
 # enough: a router or firewall that restarts may refuse connections for a short time.
@@ -74,14 +71,12 @@ class ReliableSession:
         self._n_sent = 0
         self._n_received = 0
         self._kept: deque[tuple[int, bytes]] = deque()
-        self.kept_nbytes = 0
 
     def encode(self, message: FromHost | ToHost) -> bytes:
         """Number a message, and keep it until it is acknowledged."""
         self._n_sent += 1
         body = encode_message((self._n_sent, self._n_received, message))
         self._kept.append((self._n_sent, body))
-        self.kept_nbytes += len(body)
         return body
 
     def encode_unreliable(self, message: FromHost | ToHost) -> bytes:
@@ -94,8 +89,7 @@ class ReliableSession:
             msg = f"a message with the number {envelope.number} cannot come now"
             raise ProtocolError(msg)
         while self._kept and self._kept[0][0] <= envelope.ack:
-            _, body = self._kept.popleft()
-            self.kept_nbytes -= len(body)
+            self._kept.popleft()
         if not envelope.number:
             return True
         is_new = envelope.number == self._n_received + 1
@@ -134,13 +128,8 @@ class HostSession:
 
     def send(self, message: ToHost) -> None:
         """Send a message, now or after the next reconnection."""
-        if self.is_given_up:
-            return
-        self._server.transmit(self, self.identity, self.reliable.encode(message))
-        if self.reliable.kept_nbytes > KEPT_MAX_NBYTES:
-            # Call it later: the caller of `send` does not expect to lose the host in the call.
-            why = "it does not acknowledge the messages of its root"
-            asyncio.get_running_loop().call_soon(self.fail, why)
+        if not self.is_given_up:
+            self._server.transmit(self, self.identity, self.reliable.encode(message))
 
     def send_unreliable(self, message: ToHost) -> None:
         """Send a message that may be lost: it is useless later."""
@@ -321,7 +310,7 @@ class RootConnection:
         self._reliable = ReliableSession()
         self._decoder = msgspec.msgpack.Decoder(ToHostEnvelope)
         self._turn = 0
-        self._has_received = False
+        self.has_received = False  # whether the root has said anything
         # Whether it can be used: the first connection needs no `Reconnect`.
         self._joined = asyncio.Event()
         self._joined.set()
@@ -379,7 +368,7 @@ class RootConnection:
         """Pass messages on until the root is gone; whether it spoke."""
         while True:
             await self._serve(take)
-            if not self._has_received:
+            if not self.has_received:
                 return False
             if not self.is_joined:  # the connection was accepted, but the root did not answer
                 await asyncio.sleep(AGAIN_S)
@@ -433,7 +422,7 @@ class RootConnection:
             (body,) = await root.recv_multipart()
             envelope = self._decoder.decode(body)
             is_new = self._reliable.receive(envelope)
-            self._has_received = True
+            self.has_received = True
             if isinstance(envelope.message, ReconnectAck):
                 self._joined.set()
                 for kept in self._reliable.unacknowledged:

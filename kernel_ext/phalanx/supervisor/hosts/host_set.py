@@ -50,7 +50,6 @@ from phalanx.protocol.host import (
     ToRankEnvelope,
     Traces,
     Versions,
-    WatchRanks,
 )
 from phalanx.protocol.os_text import encode_options
 
@@ -133,9 +132,7 @@ class HostSet:
             from ..launchers.slurm_job import SlurmJobs
 
             self.slurm_jobs = SlurmJobs()
-        self._opening = asyncio.Lock()
-        self.is_watching = False  # whether remote hosts report every change of what ranks do
-        self._addresses: tuple[str, ...] = ()
+        self.addresses: tuple[str, ...] = ()
         self._remote: dict[int, RemoteHost] = {}  # by index
         self._lost: list[RemoteHost] = []
         self.every: list[LocalHost | RemoteHost] = []  # in the order of the plan
@@ -145,7 +142,6 @@ class HostSet:
         if options.socket_path and not self.here:
             self._sweeper = Sweeper(options.socket_path)
             self._sweeper.start()
-        self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
     def _local(self, index: int) -> LocalHost:
         options, addresses = self._options, self._plans[index].addresses
@@ -205,7 +201,7 @@ class HostSet:
         if host is None:
             return ""
         theirs = host.up.root_address
-        return theirs if theirs in self._addresses else self._addresses[0]
+        return theirs if theirs in self.addresses else self.addresses[0]
 
     def master(self) -> dict[str, str]:
         """Return `MASTER_ADDR` and `MASTER_PORT` for a new script, on rank 0's host."""
@@ -221,21 +217,8 @@ class HostSet:
         match message:
             case Spawn() | RunCommand():
                 self.statuses[message.rank] = None
-                index = self.layout.hosts[message.rank]
-                if isinstance(message, Spawn) and index in self._remote:
-                    self._renew(index)
-            case WatchRanks():
-                if message.is_on is self.is_watching:
-                    return
-                self.is_watching = message.is_on
         for host in self.every if rank is None else (self._of(rank),):
             host.take(message)
-
-    def _renew(self, index: int) -> None:
-        """Replace a host that is lost by another supervisor of it."""
-        if self._remote[index].is_over:
-            self._lost.append(self._remote[index])
-            self.every[index] = self._far(index)
 
     def send(self, rank: int, message: ToRank) -> None:
         self._of(rank).take(ToRankEnvelope(rank, message))
@@ -267,7 +250,8 @@ class HostSet:
 
     async def refresh(self) -> bool:
         """Get new reports of remote hosts; False if one is late."""
-        answers = await asyncio.gather(*(host.answer(Refresh()) for host in self._remote.values()))
+        up = [host for host in self._remote.values() if host.is_up]
+        answers = await asyncio.gather(*(host.answer(Refresh()) for host in up))
         return all(isinstance(answer, Refreshed) for answer in answers)
 
     async def kill(self, rank: int, timeout_s: float) -> bool:
@@ -315,11 +299,34 @@ class HostSet:
     # -- begin and end ------------------------------------------------------------------------
 
     async def boot(self) -> None:
-        """Start the remote hosts, before any rank.
+        """Start the remote hosts.
 
-        `Root.on_not_up` gets the hosts that are not up.
+        `Root.on_not_up` gets those that are not up. Else a notice names the hosts with other
+        versions of libraries.
         """
-        await asyncio.gather(*(host.boot() for host in self._remote.values()))
+        hosts = self._remote.copy()
+        problems = await asyncio.gather(*(host.boot() for host in hosts.values()))
+        names = self.layout.names  # a scheduler may have chosen the hosts meanwhile
+        said = zip(hosts, problems, strict=True)
+        if failed := [f"{names[index]}: {problem}" for index, problem in said if problem]:
+            self.events.on_not_up(failed)
+        elif hosts:
+            there = {names[index]: host.up.versions for index, host in hosts.items()}
+            if text := say_differing(versions_here(), there):
+                self.events.tell(Notice(text))
+
+    async def boot_again(self, rank: int) -> str:
+        """Start another supervisor of a rank's host if it is lost.
+
+        The result is why the host is not up, or "".
+        """
+        index = self.layout.hosts[rank]
+        if index not in self._remote:
+            return ""
+        if self._remote[index].is_over:
+            self._lost.append(self._remote[index])
+            self.every[index] = self._far(index)
+        return await self._remote[index].boot()
 
     async def watch_health(self, watched: Callable[[], Collection[int]]) -> None:
         """Watch the health of this machine's ranks until cancelled.
@@ -338,32 +345,24 @@ class HostSet:
         if self._server is not None:
             self._server.close()
 
-    async def reached_at(self) -> tuple[str, ...]:
-        """Listen for remote hosts; return this machine's addresses towards them.
+    async def open(self) -> None:
+        """Listen for remote hosts, if there are any.
 
-        Without remote hosts nothing is opened and the result is empty.
+        ``addresses`` are this machine's towards them.
         """
         if self._server is None:
-            return ()
-        async with self._opening:
-            if not self._addresses:
-                from .addresses import addresses_towards
+            return
+        from .addresses import addresses_towards
 
-                far = [plan for plan in self._plans if not plan.is_local]
-                found = await addresses_towards(far, self._options.remote)
-                self._addresses = self._server.open(found)
-                for local in self.here:
-                    if local.addresses == ("127.0.0.1",):
-                        local.listen_on(self._addresses)
-        return self._addresses
+        far = [plan for plan in self._plans if not plan.is_local]
+        self.addresses = self._server.open(await addresses_towards(far, self._options.remote))
+        for local in self.here:
+            if local.addresses == ("127.0.0.1",):
+                local.listen_on(self.addresses)
 
-    async def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
-        """Return the first line for a host's supervisor, and start listening.
-
-        The line is a `HostBoot` in JSON.
-        """
+    def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
+        """Return the first line for a host's supervisor: a `HostBoot` in JSON."""
         options, remote = self._options, self._options.remote
-        await self.reached_at()
         assert self._server is not None
         here = next((i for i, plan in enumerate(self._plans) if plan.is_local), None)
         boot = HostBoot(
@@ -390,32 +389,6 @@ class HostSet:
         """Take the name of a host that the scheduler has chosen."""
         if self._options.remote.job.nodes:
             self.layout = self.layout.renamed(host, name)
-
-    def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
-        """Record that a host is up, or why not (``problem``).
-
-        ``ranks`` were to run there.
-        """
-        is_first = len(self._settled) < len(self._remote)
-        self._settled[host] = problem
-        for rank in ranks if problem else ():
-            if is_first:  # `on_not_up` tells it
-                self.statuses[rank] = 1
-            else:
-                why = f"its host could not be started: {problem}"
-                self.hear(RankGone(rank, 1, why, ""))
-        if is_first and len(self._settled) == len(self._remote):
-            self._on_all_settled()
-
-    def _on_all_settled(self) -> None:
-        """Report hosts that failed to start, else hosts with differing versions."""
-        names = self.layout.names
-        if failed := sorted(index for index, why in self._settled.items() if why):
-            self.events.on_not_up([f"{names[index]}: {self._settled[index]}" for index in failed])
-            return
-        there = {names[index]: host.up.versions for index, host in self._remote.items()}
-        if text := say_differing(versions_here(), there):
-            self.events.tell(Notice(text))
 
 
 def versions_here() -> Versions:

@@ -20,7 +20,6 @@ from phalanx.protocol import Activity, BootOptions, BootProgress, BootState, Epo
 from phalanx.protocol.host import (
     ANSWER_TO,
     AskHost,
-    CommandOutput,
     FromHost,
     GetTraces,
     HostAnswer,
@@ -32,27 +31,21 @@ from phalanx.protocol.host import (
     HostRequest,
     HostSamples,
     HostUp,
-    OutputDone,
     RankGone,
     RankReport,
     Reconnect,
     Refresh,
     RunCommand,
     SampleRanks,
-    SignalRank,
     Spawn,
     StopHost,
     ToHost,
-    WatchRanks,
 )
 
-from ..health.frozen_ranks import SilenceTimer
-from ..launchers.remote_command import HostProcess, HostStart, HostUnreachable
+from ..launchers.remote_command import HostStart, HostUnreachable, RemoteCommand
 from ..launchers.select import launch_host
-from ..processes.child import exit_reason
-from ..processes.streams import OutputWindow
 from ..tasks import TaskSet
-from .addresses import PathDiagnosis
+from .addresses import PathDiagnosis, SilenceWatch
 from .samples import ClockOffset, in_root_time, is_sound
 
 if TYPE_CHECKING:
@@ -86,8 +79,7 @@ def named_in(message: FromHost) -> Sequence[int]:
 class RemoteHost:
     """One supervisor process of another host, with the host's ranks.
 
-    `boot` or the first `Spawn` starts the supervisor. If it is lost (`is_over`), `HostSet` makes
-    another `RemoteHost` for the next `Spawn`.
+    If it is lost, or could not be started (`is_over`), `HostSet.boot_again` makes another one.
 
     A broken tcp connection is no loss: the host reconnects, and both ends resend unacknowledged
     messages. The host is lost when its process is known to have ended, or when it has been silent
@@ -105,10 +97,9 @@ class RemoteHost:
         self._hosts = hosts
         self._loop = asyncio.get_running_loop()
         self._session = server.expect(self._on_message, self._on_failed)
-        self._process: HostProcess | None = None
+        self._process: RemoteCommand | None = None
         self._ended: asyncio.Task[str] | None = None
-        self._booting: asyncio.Task[None] | None = None
-        self._wanted: list[int] = []  # ranks to spawn once the supervisor is up
+        self._booting: asyncio.Task[str] | None = None
         # What it says of itself first; before that, what the plan says.
         self.up = HostUp("", 0, self._name, 0, self._plan.addresses)
         self._refusal = ""  # why its messages are not taken, if they fail before it is up
@@ -117,14 +108,12 @@ class RemoteHost:
         self.is_over = False  # it could not be started, or is lost
         self._is_broken = False  # whether the tcp connection is broken now
         self._left = asyncio.Event()
-        self._silence = SilenceTimer(self._heartbeat_timeout_s, self._loop.time())
-        self._way = PathDiagnosis("", "")
         self._offset = ClockOffset()
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[HostAnswer]] = {}
         self._tasks = TaskSet(lambda _error: self._lose("its connection has failed"))
+        self._silence = SilenceWatch(self._heartbeat_timeout_s, self._path, self._tasks.spawn)
         self._reports = {rank: first_report(rank) for rank in self.ranks}
-        self._window = OutputWindow()
         self._aborted: EpochAborted | None = None
 
     @property
@@ -157,24 +146,12 @@ class RemoteHost:
     # -- messages and requests of the root ----------------------------------------------------
 
     def take(self, message: ToHost) -> None:
-        """Send a message to the host.
-
-        It is dropped if the host is gone. A `Spawn` waits until the host is up.
-        """
-        match message:
-            case Spawn() | RunCommand():
-                self._reports[message.rank] = first_report(message.rank)
-                if not self.is_up and isinstance(message, Spawn):
-                    self._wanted.append(message.rank)
-                    self._begin_boot()
-                elif not self.is_up:  # the host was lost while other hosts started
-                    why = "lost its host before it was started"
-                    self._hosts.hear(RankGone(message.rank, _KILLED, why, ""))
-            case SignalRank(number=signal.SIGKILL) if message.rank in self._wanted:
-                self._wanted.remove(message.rank)
-                self._hosts.hear(RankGone(message.rank, _KILLED, exit_reason(_KILLED), ""))
-            case OutputDone():
-                self._window.done(message)
+        """Send a message to the host if it is up."""
+        if isinstance(message, Spawn | RunCommand):
+            self._reports[message.rank] = first_report(message.rank)
+            if not self.is_up:  # it was lost while other hosts started
+                why = "lost its host before it was started"
+                self._hosts.hear(RankGone(message.rank, _KILLED, why, ""))
         if self.is_up:
             self._session.send(message)
 
@@ -220,19 +197,13 @@ class RemoteHost:
 
     # -- begin and end ------------------------------------------------------------------------
 
-    async def boot(self) -> None:
-        """Start the host's supervisor, before any rank.
-
-        The result goes to `HostSet.on_settled`.
-        """
-        await asyncio.wait({self._begin_boot()})
-
-    def _begin_boot(self) -> asyncio.Task[None]:
+    async def boot(self) -> str:
+        """Start the host's supervisor; return a problem, or ""."""
         if self._booting is None:
             self._booting = self._loop.create_task(self._boot())
-        return self._booting
+        return await asyncio.shield(self._booting)
 
-    async def _boot(self) -> None:
+    async def _boot(self) -> str:
         began_s = self._loop.time()
 
         def tell(state: BootState, text: str = "") -> None:
@@ -249,15 +220,14 @@ class RemoteHost:
         except Exception as error:  # A bug of ours. Report it, because callers wait for this host.
             log.exception("a host could not be started")
             problem = f"it could not be started from here: {error!r}"
-        wanted, self._wanted = self._wanted, []
         if problem:
             self.is_over = True
             self._evict()
             tell("failed", problem)
         else:
-            self._on_up(wanted)
+            self._on_up()
             tell("up")
-        self._hosts.on_settled(self._index, problem, wanted)
+        return problem
 
     async def _start(self, on_slow: Any) -> str:
         """Start the supervisor; return why it is not up.
@@ -265,7 +235,7 @@ class RemoteHost:
         Its first line has the keys of its connection.
         """
         remote = self._options.remote
-        first_line = await self._hosts.first_line(self._index, *self._session.keys)
+        first_line = self._hosts.first_line(self._index, *self._session.keys)
         until_s = self._loop.time() + remote.timeout_s
         asked = HostStart(self._plan, first_line, remote, on_slow, self._hosts.slurm_jobs)
         self._process = await launch_host(asked)
@@ -287,18 +257,13 @@ class RemoteHost:
             return self._ended.result()
         return f"its supervisor was not up within {remote.timeout_s:g} s"
 
-    def _on_up(self, wanted: Sequence[int]) -> None:
+    def _on_up(self) -> None:
         self.is_up = True
         self._hosts.on_named(self._index, self.up.name)
-        self._silence = SilenceTimer(self._heartbeat_timeout_s, self._loop.time())
-        self._way = PathDiagnosis(self.up.root_address, self._session.address, self.up.addresses)
+        self._silence.reset()
         assert self._ended is not None
         self._tasks.spawn(self._ping())
         self._tasks.spawn(self._watch_process(self._ended))
-        if self._hosts.is_watching:
-            self._session.send(WatchRanks(is_on=True))
-        for rank in wanted:
-            self._session.send(Spawn(rank))
 
     def _lose(self, reason: str) -> None:
         """Report all running ranks as killed."""
@@ -393,8 +358,6 @@ class RemoteHost:
             case HostReport():
                 self._reports.update((report.rank, report) for report in message.ranks)
                 self._aborted = message.aborted or self._aborted
-            case CommandOutput() if not self._window.take(message):
-                self._refuse("it has sent more output than it may before that is written out")
             case _:
                 self._hosts.hear(message)
 
@@ -448,24 +411,16 @@ class RemoteHost:
 
     async def _ping(self) -> None:
         limit_s, ping_at_s = self._heartbeat_timeout_s, 0.0
-        asking: asyncio.Task[None] | None = None
-        while True:
-            now_s = self._loop.time()
-            if self._silence.is_over(now_s) and asking is not None:
-                # on a busy machine the query may end after its timeout
-                await asyncio.wait({asking})
-            if self._silence.lasts_s >= limit_s:
-                how = " (its connection has broken)" if self._is_broken else ""
-                self._lose(f"it has not answered for {limit_s:g} s{how}{self._way}")
-                return
-            if self._silence.lasts_s < limit_s / 2:
-                self._way.forget()
-            elif not self._way.is_asked:
-                asking = self._tasks.spawn(self._way.ask(limit_s / 3))
-            if now_s >= ping_at_s:
+        while not await self._silence.look():
+            if (now_s := self._loop.time()) >= ping_at_s:
                 ping_at_s = now_s + min(1.0, limit_s / 4)
                 self._send_ping()
             await asyncio.sleep(min(LOOK_EVERY_S, limit_s / 4))
+        how = " (its connection has broken)" if self._is_broken else ""
+        self._lose(f"it has not answered for {limit_s:g} s{how}{self._silence}")
+
+    def _path(self) -> PathDiagnosis:
+        return PathDiagnosis(self.up.root_address, self._session.address, self.up.addresses)
 
     def _send_ping(self) -> None:
         self._session.send_unreliable(HostPing(time.monotonic_ns()))

@@ -10,8 +10,8 @@ import asyncio
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.host import HostUp
@@ -69,32 +69,6 @@ class HostUnreachable(Exception):
         return f"{self.name}: {self.text}"
 
 
-class HostProcess(Protocol):
-    """Handle of the root for a started host supervisor."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the supervisor itself is known to have ended.
-
-        The end of the process that started the supervisor does not count.
-        """
-
-    async def ended(self) -> str:
-        """Wait for the end; return the reason.
-
-        An example: ``its supervisor was killed by signal 9 (SIGKILL)``.
-        """
-
-    async def look(self, up: HostUp) -> str:
-        """Find out how an unreachable supervisor has ended; "" if unknown.
-
-        ``up`` is the supervisor's first message.
-        """
-
-    def kill(self) -> None:
-        """End the supervisor, or its local process, at once; idempotent."""
-
-
 # What the far end prints: its shell runs, it has found a Python, the supervisor runs.
 _STAGES = _IN, _FOUND, _BEGUN = b"phalanx-host: in", b"phalanx-host: python", BEGUN.encode()
 
@@ -137,6 +111,12 @@ class LaunchSpec(NamedTuple):
         Called when the command has ended.
     again : callable, optional
         Makes the command that runs other words on the host.
+    is_here : bool
+        The command becomes the supervisor, which outlives this process as on other machines.
+    leave : callable, optional
+        Called when the supervisor is given up, maybe several times.
+    why_over : callable, optional
+        Asks why the host itself is gone; "": it is not.
     """
 
     plan: HostPlan
@@ -147,6 +127,9 @@ class LaunchSpec(NamedTuple):
     why: Callable[[CommandOutcome], str]
     on_end: Callable[[], None] | None = None
     again: Callable[[str], Sequence[str]] | None = None
+    is_here: bool = False
+    leave: Callable[[], None] | None = None
+    why_over: Callable[[], Awaitable[str]] | None = None
 
 
 class CommandOutcome(NamedTuple):
@@ -212,7 +195,7 @@ class RemoteCommand:
                 stdout=self._stdout,
                 stderr=self._stderr,
                 on_exit=self._on_exit,
-                tied=True,
+                tied=not way.is_here,
             )
         except BaseException as error:
             if way.on_end is not None:
@@ -272,8 +255,8 @@ class RemoteCommand:
                 self._news.set()
 
     def _on_exit(self, status: int) -> None:
-        self.is_over = self.is_in and 0 <= status != SSH_FAILED
         way = self._way
+        self.is_over = way.is_here or (self.is_in and 0 <= status != SSH_FAILED)
         outcome = CommandOutcome(way, self.has_python, status, self._stderr.tail)
         self._ended.set_result(why_ended(outcome) if self.is_in or status < 0 else way.why(outcome))
         if way.on_end is not None:
@@ -302,10 +285,18 @@ class RemoteCommand:
                 continue
 
     async def ended(self) -> str:
-        return await asyncio.shield(self._ended)
+        """Wait for the end; return the reason.
+
+        An example: ``its supervisor was killed by signal 9 (SIGKILL)``.
+        """
+        why = await asyncio.shield(self._ended)
+        if self._way.why_over is None or not (gone := await self._way.why_over()):
+            return why
+        self.is_over = True
+        return gone
 
     async def look(self, up: HostUp) -> str:
-        """Ask the host whether the supervisor runs; see `HostProcess.look`.
+        """Ask the host how an unreachable supervisor has ended; "" if unknown.
 
         Ask only if the command has ended without the far exit status: the far shell was killed with
         the supervisor, or the local command was killed.
@@ -335,8 +326,10 @@ class RemoteCommand:
         return f"its supervisor has died there (process {up.pid} is gone)" if has_died else ""
 
     def kill(self) -> None:
-        """End the command; idempotent. The supervisor ends by itself."""
+        """End the command; idempotent. A supervisor elsewhere ends by itself."""
         self._child.kill()
+        if self._way.leave is not None:
+            self._way.leave()
 
 
 async def launch_by(way: LaunchSpec, asked: HostStart) -> RemoteCommand:
@@ -353,7 +346,8 @@ async def launch_by(way: LaunchSpec, asked: HostStart) -> RemoteCommand:
 def why_ended(outcome: CommandOutcome) -> str:
     """Return an error text for a far side that has ended."""
     if outcome.status < 0:
-        return f"its {outcome.way.command[0]} was {exit_reason(outcome.status)}"
+        its = "supervisor" if outcome.way.is_here else outcome.way.command[0]
+        return f"its {its} was {exit_reason(outcome.status)}"
     if not outcome.has_python:
         return f"there is no {outcome.way.python} there: say with --python where its Python is"
     if re.search(r"No module named '?phalanx\b", outcome.stderr):

@@ -1,8 +1,8 @@
 """Choose the launcher that the options name.
 
 A launcher starts a host's supervisor, gives it its first line and reports its end. Later messages
-go over `HostServer`. There is one start per host, so that a lost host can be started again alone. `_LocalProcess` is the
-launcher for several "hosts" on this machine.
+go over `HostServer`. There is one start per host, so that a lost host can be started again alone. The launcher "local"
+runs several "hosts" on this machine.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from phalanx.hosts import TITLES, found_job
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
-from phalanx.protocol.host import HostUp
 
-from ..processes.child import ChildProcess, OutputPipe, exit_reason
+from ..processes.child import exit_reason
 from .remote_command import (
     SCRIPT,
     SSH_FAILED,
     CommandOutcome,
-    HostProcess,
     HostStart,
     HostUnreachable,
     LaunchSpec,
-    WrittenInput,
+    RemoteCommand,
+    far_script,
     last_line,
     launch_by,
+    why_ended,
 )
 from .ssh import explain_ssh, ssh_command
 
@@ -38,7 +37,7 @@ _SRUN = ["srun", "--quiet", "--job-name=phalanx", "--nodes=1", "--ntasks=1", "--
 _MPIRUN = ["mpirun", "-n", "1"]  # an MPI world of one process, which gets mpirun's input
 
 
-async def launch_host(asked: HostStart) -> HostProcess:
+async def launch_host(asked: HostStart) -> RemoteCommand:
     """Start a host's supervisor; `HostUnreachable` says why it does not run."""
     plan, remote = asked.plan, asked.remote
     if asked.jobs is not None:
@@ -50,10 +49,10 @@ async def launch_host(asked: HostStart) -> HostProcess:
     elif remote.launcher in TITLES:
         way = step_launch(plan, remote)
     elif remote.launcher == "local":
-        try:
-            return _LocalProcess(asked.first_line, remote)
-        except OSError as error:
-            raise HostUnreachable(plan.name, f"it could not be started: {error}") from error
+        python = remote.python or sys.executable
+        script = far_script('exec "$p" -m phalanx.supervisor host')
+        command = ["/bin/sh", "-c", script, "phalanx", python]
+        way = LaunchSpec(plan, python, command, "there is no /bin/sh", "", why_ended, is_here=True)
     else:
         raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
     return await launch_by(way, asked)
@@ -131,41 +130,3 @@ def _why_not_in(outcome: CommandOutcome) -> str:
     text = explain_ssh(plan.name, plan.port, outcome.stderr)
     # Some clusters allow no ssh between a job's hosts.
     return f"{text}; within a job, --launcher mpi needs no ssh" if found_job(os.environ) else text
-
-
-class _LocalProcess:
-    """A host supervisor on this machine.
-
-    The supervisor outlives its root, as on other machines.
-    """
-
-    def __init__(self, first_line: bytes, remote: RemoteOptions) -> None:
-        output = OutputPipe()
-        self._child = ChildProcess(
-            [remote.python or sys.executable, "-m", "phalanx.supervisor", "host"],
-            env=os.environ,
-            cwd=str(Path.cwd()),
-            pass_fds=(),
-            stdin=WrittenInput(first_line),
-            stdout=output,
-            stderr=output,
-            on_exit=lambda status: None,
-        )
-
-    @property
-    def is_over(self) -> bool:
-        return self._child.status is not None
-
-    async def ended(self) -> str:
-        await self._child.exited.wait()
-        status = self._child.status or 0
-        said = self._child.tail.strip().splitlines()
-        if status < 0:
-            return f"its supervisor was {exit_reason(status)}"
-        return said[-1] if said and status else f"its supervisor {exit_reason(status)}"
-
-    async def look(self, up: HostUp) -> str:
-        return ""  # the supervisor's end is known at once
-
-    def kill(self) -> None:
-        self._child.kill()

@@ -16,7 +16,6 @@ import msgspec
 
 from phalanx.hosts import job_hosts
 from phalanx.protocol import JobOptions, RemoteOptions
-from phalanx.protocol.host import HostUp
 
 from .remote_command import (
     CommandOutcome,
@@ -62,7 +61,6 @@ class SlurmJob:
         self._asking: asyncio.Task[str | None] | None = None
         self._granted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_submitted = False
-        self.is_over = False
         self.running = asyncio.ensure_future(self._run())  # the result: the names of the nodes
 
     def __str__(self) -> str:
@@ -155,12 +153,12 @@ class SlurmJob:
         return f"job {self.id} waits in Slurm's queue{f' ({said})' if said else ''}"
 
     async def why_over(self) -> str:
+        """Return how the job has ended; "": it has not."""
         if self._asking is None or self._asking.done():  # else another host has just asked
             self._asking = asyncio.ensure_future(self._ask())
         said = await asyncio.shield(self._asking)
         if said is None or said.partition(":")[0] in {"RUNNING", *_WAITING}:
             return ""
-        self.is_over = True
         return f"{self} has ended{f' ({said})' if said else ''}"
 
     async def _ask(self) -> str | None:
@@ -245,41 +243,11 @@ class SlurmJobs:
         return self._newest, self._newest.add(asked)
 
 
-class SlurmHost:
-    """A host's supervisor in a job that was submitted for it."""
-
-    def __init__(self, command: RemoteCommand, job: SlurmJob) -> None:
-        self._command = command
-        self._job = job
-        self._has_left = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the supervisor has ended, maybe with its job."""
-        return self._command.is_over or self._job.is_over
-
-    async def ended(self) -> str:
-        """Wait for the supervisor's end; return the reason.
-
-        If the job has ended, that is the reason.
-        """
-        why = await self._command.ended()
-        return await self._job.why_over() or why
-
-    async def look(self, up: HostUp) -> str:
-        return ""
-
-    def kill(self) -> None:
-        """Give up the supervisor; the job ends with its last host."""
-        self._command.kill()
-        if not self._has_left:
-            self._has_left = True
-            self._job.leave()
-
-
-async def launch_in_new_job(asked: HostStart, jobs: SlurmJobs) -> SlurmHost:
+async def launch_in_new_job(asked: HostStart, jobs: SlurmJobs) -> RemoteCommand:
     """Submit a job for a host and start its supervisor there."""
     job, place = jobs.join(asked)
+    once = contextlib.ExitStack()
+    once.callback(job.leave)
     try:
         try:
             nodes = await asyncio.shield(job.running)
@@ -291,7 +259,8 @@ async def launch_in_new_job(asked: HostStart, jobs: SlurmJobs) -> SlurmHost:
         plan = msgspec.structs.replace(asked.plan, name=nodes[place])
         # what the user asks of the job is said to salloc
         remote = msgspec.structs.replace(asked.remote, job=JobOptions())
-        return SlurmHost(await launch_by(step_launch(plan, remote, job.id), asked), job)
+        way = step_launch(plan, remote, job.id)
+        return await launch_by(way._replace(leave=once.close, why_over=job.why_over), asked)
     except BaseException:
-        job.leave()
+        once.close()
         raise

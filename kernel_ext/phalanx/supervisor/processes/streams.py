@@ -1,8 +1,7 @@
 """Forward a script's standard streams, with back-pressure both ways.
 
 `InputLog` keeps the input for the ranks of a host, and `InputPipe` writes it to one child.
-`ForwardedPipe` reads one child's output. `OutputWindow` limits what the root keeps of a host's
-output.
+`ForwardedPipe` reads one child's output.
 
 Flow control: each piece of output has a cost. The receiver acknowledges the cost when it has
 processed the piece. A sender waits while `WINDOW_COST` is unacknowledged, so memory is bounded.
@@ -14,8 +13,6 @@ import fcntl
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
-
-from phalanx.protocol.host import CommandOutput, OutputDone
 
 from .child import ChildInput, ChildOutput
 
@@ -206,40 +203,3 @@ class InputPipe(ChildInput):
         if self._write_fd >= 0:  # else a new process may have the rank's place in the log
             self._log.drop(self._rank)
         super().close()
-
-
-# A pipe's remaining content is sent when the pipe's writer ends, even beyond the window. The user
-# may have enlarged the pipe; root may even exceed /proc/sys/fs/pipe-max-size.
-_LAST_NBYTES = 64 << 20
-_MOST_COST = WINDOW_COST + (1 + _LAST_NBYTES // READ_NBYTES) * cost(bytes(READ_NBYTES))
-
-
-class OutputWindow:
-    """Output of a host that the root has received but not written.
-
-    A correct host keeps to the limit by itself; the check protects the root's memory from a broken
-    one. Costs are counted by rank and stream.
-
-    Examples
-    --------
-    >>> window = OutputWindow()
-    >>> piece = CommandOutput(3, "stdout", bytes(1 << 16))
-    >>> said = [window.take(piece) for _ in range(1100)]
-    >>> said.index(False) * cost(piece.data) > WINDOW_COST
-    True
-    >>> window.done(OutputDone(3, "stdout", 100 << 16)); window.take(piece)
-    True
-    """
-
-    def __init__(self) -> None:
-        self._in_hand: dict[tuple[int, str], int] = {}
-
-    def take(self, message: CommandOutput) -> bool:
-        """Count a piece of output; return False if the limit is exceeded."""
-        key = message.rank, message.stream
-        self._in_hand[key] = self._in_hand.get(key, 0) + cost(message.data)
-        return self._in_hand[key] <= _MOST_COST
-
-    def done(self, message: OutputDone) -> None:
-        key = message.rank, message.stream
-        self._in_hand[key] = max(0, self._in_hand.get(key, 0) - message.cost)

@@ -21,7 +21,6 @@ from phalanx.protocol import (
     name_ranks,
     say_busy,
 )
-from phalanx.protocol.host import WatchRanks
 
 from ..hosts.host_set import HostSet
 from ..world.membership import MembershipCoordinator
@@ -131,6 +130,7 @@ class CellScheduler:
             self._announced.discard(request.cell)
             return Failed(f"there is no {name_ranks(unknown)}")
         await self._restarts.settled(request.ranks, RESTART_WAIT_S)
+        await self._host.refresh()  # the host of a rank may have aborted the epoch
         try:
             await asyncio.wait_for(wait(), UNFINISHED_WAIT_S)
         except asyncio.TimeoutError:
@@ -144,7 +144,6 @@ class CellScheduler:
             return Failed("the cell was taken back")
         self._membership.take_abort()
         allowed = self._world.begin_cell(request.cell, request.ranks, request.title)
-        self._host.take(WatchRanks(is_on=True))
         if allowed.reform:  # also for threads that outlived the previous cell
             self._membership.welcome_asking()
             failed = await self.entry.run()
@@ -177,5 +176,4 @@ class CellScheduler:
 
     def ended(self) -> None:
         """Wake the waiting cells, which then check again which ranks are busy."""
-        self._host.take(WatchRanks(is_on=bool(self._world.unfinished())))
         self._has_ended.set()

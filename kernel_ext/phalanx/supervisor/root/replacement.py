@@ -340,6 +340,8 @@ class Restarts:
         return is_over
 
     async def _start(self, rank: int, its: _Replacement) -> str:
+        if problem := await self._host.boot_again(rank):
+            return f"its host could not be started: {problem}"
         self._engines[rank] = str(uuid.uuid4())
         its.ready = asyncio.get_running_loop().create_future()
         try:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 from phalanx.distributed.control import AbortKind
 from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor, name_ranks
-from phalanx.protocol.host import FromCommand, WatchRanks
+from phalanx.protocol.host import FromCommand
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
 from ..health.impossible_waits import ImpossibleWaitSearch
 from ..health.slow_operations import LongWait, SlowOperationDetector
 from ..hosts.host_set import HostSet
-from ..tasks import LogOnceOnError, TaskSet
+from ..tasks import LogOnceOnError, TaskSet, poll
 from ..world.membership import MembershipCoordinator
 from ..world.state import WorldState
 from .inspector import RankInspector, activities_of
@@ -38,8 +39,8 @@ class Root(ABC):
     """Run the ranks of one world until it ends.
 
     `HostSet` calls the ``on_`` methods and `tell`. Waits that cannot end are found from the ranks'
-    activity pages: `_look_for_stalls` for ranks that have gone, `_watch_deadlocks` for ranks that
-    wait for each other. `_watch_slow_operations` only reports.
+    activity pages: `_watch_stalls` for ranks that have gone, `_look_for_deadlock` for ranks that
+    wait for each other. `_look_for_slow_operations` only reports.
     """
 
     def __init__(self, options: BootOptions, world: WorldState) -> None:
@@ -52,23 +53,29 @@ class Root(ABC):
         self._membership = MembershipCoordinator(options, world, self._host)
         self._inspector = RankInspector(self._host, world, options.cwd)
         self._stalls = ImpossibleWaitSearch()
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self._stall_errors = LogOnceOnError("a look for operations that nobody can complete")
+        self._news = asyncio.Event()  # ranks may wait in vain from now on
         self._slow_operations = SlowOperationDetector(options.slow_operation_s)
         self._reported: frozenset[object] = frozenset()  # waits of the last reported deadlock
 
     async def run(self) -> None:
         """Start the ranks, and end them when the world is over."""
         try:
-            await self._start()
+            await self._host.open()  # may wait for a name server
+            if not self._over.is_set():
+                self._start()
             if not self._over.is_set():
                 self._tasks.spawn(self._host.watch_health(self._awaited))
-                self._tasks.spawn(self._watch_slow_operations())
-                self._tasks.spawn(self._watch_deadlocks())
+                self._tasks.spawn(self._watch_stalls())
+                # Other hosts are asked each time: an idle launch shall cost nothing.
+                every_s = DEADLOCK_LOOK_S * (1 if len(self._host.every) == 1 else 2)
+                what = "a look for ranks that wait for each other"
+                self._tasks.spawn(poll(every_s, what, self._look_for_deadlock))
+                what, every_s = "a look for long operations", self._boot.slow_operation_s / 4
+                look = self._look_for_slow_operations
+                self._tasks.spawn(poll(min(SLOW_LOOK_S, every_s), what, look))
                 await self._over.wait()
         finally:
             self._tasks.cancel()
-            self._stop_timer()
             await self._stop()
 
     def end(self) -> None:
@@ -91,15 +98,28 @@ class Root(ABC):
 
         Look now, and again while ranks run and ranks are gone.
         """
-        self._stop_timer()
-        # A rank that waits in px.recover() joins no operation until all others wait there too.
-        asking = self._world.asking
-        running, gone = set(self._running()) - asking, set(self._gone()) | asking
+        self._news.set()
+
+    async def _watch_stalls(self) -> None:
+        errors = LogOnceOnError("a look for operations that nobody can complete")
+        wait_s: float | None = None
+        while True:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), wait_s)
+            self._news.clear()
+            wait_s = STALL_LOOK_S
+            with errors.look():
+                wait_s = STALL_LOOK_S if await self._look_for_stall() else None
+
+    async def _look_for_stall(self) -> bool:
+        """Look once; return whether a later look may find something."""
+        stand = self._stand()
+        is_new = await self._host.refresh()
+        _, _, running, gone = stand
         if not running or not gone:
-            return
-        self._stall_timer = self._loop.call_later(STALL_LOOK_S, self._look_for_stalls)
-        self._host.take(WatchRanks(is_on=True))  # the activity of ranks on other hosts matters now
-        with self._stall_errors.look():
+            return False
+        # Ranks that went on meanwhile, maybe in another cell, are looked at next time.
+        if is_new and stand == self._stand():
             found = self._stalls.look(
                 activities_of(running | gone, self._world, self._host),
                 now_s=self._loop.time(),
@@ -110,22 +130,23 @@ class Root(ABC):
             if found is not None:
                 reason = f"{self._world.absence_reason(found.missing)}; {found}"
                 self._membership.free_waiters(found.missing, reason)
+        return True
 
-    def _stop_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+    def _stand(self) -> tuple[int, str, set[int], set[int]]:
+        """Return epoch, newest cell, and the ranks that run and are gone."""
+        # A rank that waits in px.recover() joins no operation until all others wait there too.
+        world, asking = self._world, self._world.asking
+        running, gone = set(self._running()) - asking, set(self._gone()) | asking
+        return world.epoch, world.cells.newest, running, gone
 
-    async def _watch_deadlocks(self) -> None:
+    async def _look_for_deadlock(self) -> None:
         """Abort the epoch once ranks wait for each other."""
-        errors = LogOnceOnError("a look for ranks that wait for each other")
-        while True:
-            await asyncio.sleep(DEADLOCK_LOOK_S)
-            with errors.look():
-                if sum(self._host.activity(rank).wait is not None for rank in self._running()) > 1:
-                    found = await self._find_certain_deadlock()
-                    if found is not None:
-                        self._membership.abort(AbortKind.MISMATCH, str(found))
+        if not self._running() or not await self._host.refresh():
+            return
+        if sum(self._host.activity(rank).wait is not None for rank in self._running()) > 1:
+            found = await self._find_certain_deadlock()
+            if found is not None:
+                self._membership.abort(AbortKind.MISMATCH, str(found))
 
     async def _find_certain_deadlock(self) -> Deadlock | None:
         """Look again and again while the ranks look deadlocked."""
@@ -144,16 +165,10 @@ class Root(ABC):
                 break  # the data of another host may be out of date
         return None
 
-    async def _watch_slow_operations(self) -> None:
+    async def _look_for_slow_operations(self) -> None:
         """Report each operation that lasts ``slow_operation_s``."""
-        errors = LogOnceOnError("a look for long operations")
-        while True:
-            await asyncio.sleep(min(SLOW_LOOK_S, self._boot.slow_operation_s / 4))
-            with errors.look():
-                if ranks := self._awaited():
-                    await self._tell_of_waits(ranks)
-
-    async def _tell_of_waits(self, ranks: Collection[int]) -> None:
+        if not (ranks := self._awaited()):
+            return
         await self._host.refresh()  # the data of other hosts may be out of date
         activities = activities_of(ranks, self._world, self._host)
         waits = self._slow_operations.look(activities, now_s=self._loop.time())
@@ -182,7 +197,7 @@ class Root(ABC):
         return f"{who} waited {for_s:g} s in {wait.what}; missing: {missing}"
 
     @abstractmethod
-    async def _start(self) -> None:
+    def _start(self) -> None:
         """Start the ranks."""
 
     @abstractmethod
@@ -201,9 +216,12 @@ class Root(ABC):
     def _gone(self) -> Collection[int]:
         """Return the ranks that join no operation of the running ones."""
 
-    @abstractmethod
     def _awaited(self) -> Collection[int]:
-        """Return the ranks that others may wait for."""
+        """Return the ranks that others may wait for.
+
+        All that live, while a rank runs code.
+        """
+        return self._world.alive if self._running() else ()
 
     @abstractmethod
     def on_message(self, rank: int, message: ToSupervisor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -147,16 +147,21 @@ class WorkspaceRoot(Root):
         )
         self._samplers = Samplers(world, self._host, self._clients.answer)
 
-    async def _start(self) -> None:
-        addresses = await self._host.reached_at()  # may wait for a name server
-        if self._over.is_set():
-            return
-        for rank in self._host.ranks:
-            if not self._over.is_set():  # else a rank could not be started
-                self._host.take(Spawn(rank))
+    def _start(self) -> None:
+        self._spawn(rank for rank in self._host.ranks if not self._host.is_far(rank))
+        self._tasks.spawn(self._start_far())
         if not self._over.is_set():
-            start = partial(self._engines.controller.start, self._boot.cwd, addresses)
+            start = partial(self._engines.controller.start, self._boot.cwd, self._host.addresses)
             self._host.here[0].with_fork(start) if self._host.here else start(None)
+
+    async def _start_far(self) -> None:
+        await self._host.boot()
+        self._spawn(filter(self._host.is_far, self._host.ranks))
+
+    def _spawn(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            if not self._over.is_set():  # else a rank or host could not be started
+                self._host.take(Spawn(rank))
 
     def stop(self) -> None:
         """End the ranks in order; a second call kills them."""
@@ -370,7 +375,3 @@ class WorkspaceRoot(Root):
 
     def _gone(self) -> set[int]:
         return self._world.gone()
-
-    def _awaited(self) -> set[int]:
-        """Return all live ranks while a cell runs, else none."""
-        return self._world.alive if self._world.unfinished() else set()

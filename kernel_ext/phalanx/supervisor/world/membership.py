@@ -175,9 +175,9 @@ class MembershipCoordinator:
         if not world.is_good:
             # A rank may have closed the epoch without an abort. The next epoch may use the same
             # memory.
-            anew = EpochAborted(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
-            self._host.take(anew)
-        if self.take_abort():
+            self.abort(AbortKind.ERROR, "the group was formed anew")
+            world.begin_epoch()
+        elif self.take_abort():
             world.begin_epoch()
         self.welcome_asking()
 

@@ -192,7 +192,6 @@ async def test_why_a_job_is_over(programs, monkeypatch, squeue, why):
     job.leave()
     await job._ending
     assert said == [why, why]
-    assert job.is_over is bool(why)
 
 
 @in_asyncio

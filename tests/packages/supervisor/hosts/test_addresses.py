@@ -95,9 +95,7 @@ async def test_what_answers_tells_a_card_from_a_host(monkeypatch, answering, sai
     )
     await line.ask(1.0)
     assert str(line) == said
-    assert line.is_asked
-    line.forget()
-    assert (str(line), line.is_asked) == (NOTHING, False)
+    assert line.is_cut is ("192.0.2.12" not in answering)
 
 
 SYN_RECV, ESTABLISHED = "03", "01"

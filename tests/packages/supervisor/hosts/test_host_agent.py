@@ -29,7 +29,7 @@ def why_ended(tmp_path, run, *, linger_s=0.0):
             return await run(role, hear)
 
         root = types.SimpleNamespace(
-            run=serve, send=lambda _: None, send_unreliable=lambda _: None, is_joined=True, doubt=lambda: None,
+            run=serve, send=lambda _: None, send_unreliable=lambda _: None, has_received=True, doubt=lambda: None,
             own="192.0.2.12", address="192.0.2.11", port=1,
         )  # fmt: skip
         role = HostAgent(boot, root, ("127.0.0.1",), str(tmp_path))
@@ -49,8 +49,8 @@ def test_a_host_that_is_asked_to_end_has_no_problem(tmp_path):
 
 def test_a_host_that_is_ended_while_its_root_is_silent_has_no_problem(tmp_path):
     async def run(role, _hear):
-        role._clock = asyncio.get_running_loop().call_soon(role._give_up_silent)
         role.end()  # SIGTERM
+        role._give_up("has sent nothing for 9 s")
         await asyncio.Event().wait()
 
     assert why_ended(tmp_path, run) == ""
@@ -101,17 +101,14 @@ def test_why_ranks_are_freed(monkeypatch, tmp_path, is_silent, answers, kind, cu
 
     async def run(role, hear):
         hear(HostPing(1))
-        role._diagnose_path()
-        await role._way.ask(1.0)
-        now_s = asyncio.get_running_loop().time()
-        while is_silent and not role._silence.is_over(now_s):
-            now_s += 0.5
+        while is_silent and not await role._silence.look():
+            await asyncio.sleep(0.1)
         found.append(role._why_freed())
         return True
 
     monkeypatch.setattr(addresses, "reach", reach)
     found = []
-    why_ended(tmp_path, run)
+    why_ended(tmp_path, run, linger_s=60.0)
     ((its_kind, its_culprit, text),) = found
     assert (its_kind, its_culprit) == (kind, culprit)
     assert text.startswith(why)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import time
-import types
 from pathlib import Path
 
 import msgspec
@@ -16,8 +15,7 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from support.hosts.proxy import Proxy
-from support.inside import watch_ranks
-from support.ranks.loops import as_test, held, jumping, run_held
+from support.ranks.loops import as_test, held, run_held
 from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.protocol import WorldConfig
@@ -35,7 +33,6 @@ from phalanx.protocol.host import (
 )
 from phalanx.supervisor.hosts import connection as connection_module
 from phalanx.supervisor.hosts.addresses import ReachResult
-from phalanx.supervisor.hosts.agent import LOOK_EVERY_S
 from phalanx.supervisor.hosts.connection import (
     AGAIN_S,
     REFUSED_S,
@@ -285,42 +282,6 @@ async def test_a_connection_that_was_replaced_leaves_nothing_open(line):
         await line.until_at_root(HostAnswered(number, Refreshed()))
         n_open.append(len([*Path("/proc/self/fd").iterdir()]))
     assert max(n_open[-5:]) <= max(n_open[:10]) + 5
-
-
-@on_line
-async def test_a_host_that_never_tells_what_it_has_heard_is_put_out(line, monkeypatch):
-    monkeypatch.setattr(connection_module, "KEPT_MAX_NBYTES", 2000)
-    for number in range(100):  # more than that, and heard
-        line.session.send(SignalRank(number, 1))
-        line.link.send(HostAnswered(number, Refreshed()))
-        await line.until_at_host(SignalRank(number, 1))
-        await line.until_at_root(HostAnswered(number, Refreshed()))
-    assert line.failures == []
-    line.proxy.swallow()
-    for number in range(N):
-        line.session.send(SignalRank(number, 1))
-    assert line.failures == []  # not below who says something
-    await line.loop.until(lambda: line.failures, "its end")
-    assert "does not acknowledge" in line.failures[0]
-    line.session.give_up()
-    for number in range(N):
-        line.session.send(SignalRank(number, 1))
-    assert line.session.reliable.unacknowledged == ()
-
-
-@jumping
-async def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it():
-    """What it says is kept until then, and it looks twenty times a second."""
-    looked = []
-    root = types.SimpleNamespace(is_joined=False)
-    host = types.SimpleNamespace(ranks=(0,))
-    watch = asyncio.ensure_future(watch_ranks(root, host, looked.append))
-    await asyncio.sleep(60.0)
-    assert looked == []
-    root.is_joined = True
-    await asyncio.sleep(10.5 * LOOK_EVERY_S)
-    assert 10 <= len(looked) <= 11
-    watch.cancel()
 
 
 # -- numbers --------------------------------------------------------------------------------------

@@ -16,14 +16,12 @@ from support.ranks.loops import run_jumping
 import phalanx
 from phalanx.protocol import Activity, EngineReady, Notice
 from phalanx.protocol.host import (
-    CommandOutput,
     FromHostEnvelope,
     FromRankEnvelope,
     HostPing,
     HostPong,
     HostReport,
     HostUp,
-    OutputDone,
     RankFrozen,
     RankGone,
     RankReport,
@@ -37,8 +35,6 @@ from phalanx.protocol.host import (
 from phalanx.supervisor.hosts.host_set import HostSet, say_differing, versions_here
 from phalanx.supervisor.hosts.remote_host import LOOK_EVERY_S
 from phalanx.supervisor.hosts.samples import ClockOffset
-from phalanx.supervisor.processes import streams
-from phalanx.supervisor.processes.streams import OutputWindow, cost
 
 
 def report(rank):
@@ -77,35 +73,6 @@ async def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(events, proc
 
 
 @played
-async def test_a_host_that_fills_its_roots_memory_is_put_out(
-    hosts, events, processes, far, monkeypatch
-):
-    """It goes on saying what its rank prints, and nothing of that has been written out."""
-    monkeypatch.setattr(streams, "_MOST_COST", 20 << 16)
-    taken = events.commands
-    piece = bytes(1 << 16)
-    for _ in range(8):  # as a host of ours may: four, and as many again at an end
-        far.say(CommandOutput(0, "stdout", piece))
-    await until(lambda: len(taken) == 8)
-    hosts.take(OutputDone(0, "stdout", 8 * cost(piece)))
-    await far.hear(OutputDone)
-    for _ in range(40):
-        far.say(CommandOutput(0, "stdout", piece))
-    await far.hear(StopHost)
-    await until(lambda: events.lost)
-    assert events.lost == [
-        (0, "lost its host: it has sent more output than it may before that is written out")
-    ]
-    assert 8 + 4 <= len(taken) < 8 + 24
-    assert processes[0].is_killed
-
-
-def test_what_an_enlarged_pipe_still_holds_at_its_end_may_be_said():
-    window, piece = OutputWindow(), CommandOutput(0, "stdout", bytes(1 << 16))
-    assert all(window.take(piece) for _ in range(4 + (32 << 20 >> 16)))
-
-
-@played
 async def test_nonsense_before_a_host_is_up_is_why_it_is_not(events, visit, processes):
     far = visit(processes[0])
     far.say_bytes(b"nonsense")
@@ -127,32 +94,21 @@ async def test_a_rank_whose_host_is_lost_before_the_others_are_up_is_lost(
 
 
 def test_a_mistake_while_a_host_is_started_is_told(monkeypatch):
-    async def fail(self):
+    def fail(self, *_):
         raise KeyError
 
-    monkeypatch.setattr(HostSet, "reached_at", fail)
+    monkeypatch.setattr(HostSet, "first_line", fail)
 
     async def main():
         events = Events()
         hosts = HostSet(OPTIONS, events)
-        hosts.take(Spawn(0))
-        hosts.take(Spawn(1))
-        await until(lambda: events.not_up)
+        await hosts.boot()
         await hosts.stop()
         return events.not_up
 
     told = run_jumping(main)
     assert len(told) == 2
     assert "could not be started from here: KeyError()" in str(told)
-
-
-@played
-async def test_a_rank_that_waits_for_its_host_can_be_given_up(hosts, visit, processes):
-    assert await hosts.kill(0, 0.1)
-    far = visit(processes[0])
-    far.come()
-    with pytest.raises(asyncio.TimeoutError):
-        await far.hear(Spawn, 0.3)
 
 
 @played
@@ -170,7 +126,7 @@ async def test_ranks_reach_this_machine_at_the_address_at_which_their_host_has(
 ):
     """Not all hosts reach it at the same address; one that is not ours is not believed."""
     reached = ("10.1.0.1", "10.2.0.1")
-    monkeypatch.setattr(hosts, "_addresses", reached)
+    monkeypatch.setattr(hosts, "addresses", reached)
     for process, address in zip(processes, ("10.2.0.1", "10.3.0.1"), strict=True):
         far = visit(process)
         far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), address))
@@ -306,7 +262,7 @@ async def test_versions_that_differ_are_told_in_one_line_when_all_hosts_are_up(
         theirs = its or versions_here()
         far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), versions=theirs))
         await far.hear(Spawn)
-    await until(lambda: len(hosts._settled) == 2)
+    await asyncio.sleep(0.1)
     notices = [news.text for news in events.news if isinstance(news, Notice)]
     assert len(notices) == len(said)
     for text, begin in zip(notices, said, strict=True):

@@ -8,7 +8,6 @@ import os
 import resource
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.promise import PATIENCE_S
@@ -19,7 +18,7 @@ from phalanx.protocol.host import RankGone, Spawn
 from phalanx.supervisor.health.frozen_ranks import watch_heartbeats
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.processes.child import ChildProcess, OutputPipe
-from phalanx.supervisor.root.root import Root
+from phalanx.supervisor.tasks import poll
 
 pytestmark = pytest.mark.slow
 
@@ -101,14 +100,15 @@ def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
 
     async def main():
         host = LocalHost((0,), say)
-        root = SimpleNamespace(
-            _boot=SimpleNamespace(slow_operation_s=0.1), _awaited=failing("lookout")
-        )
+
+        async def look():
+            failing("lookout")()
+
         tasks = [
             asyncio.ensure_future(
                 watch_heartbeats(host, 5.0, failing("health"), lambda rank, reason: None)
             ),
-            asyncio.ensure_future(Root._watch_slow_operations(root)),
+            asyncio.ensure_future(poll(0.1, "a look", look)),
         ]
         await asyncio.sleep(10.0)
         assert min(looks.values()) >= 3
