@@ -152,9 +152,10 @@ class Group:
 
     def _tell_failure(self) -> None:
         """Report a failure of the epoch to the supervisor and the peers."""
-        failure = self._engine.failure
-        if failure is not None and self._registry is not None:
-            self._registry.spread(failure, self)
+        # In this order: a late thread must not report an old engine's failure in the next epoch.
+        registry, failure = self._registry, self._engine.failure
+        if failure is not None and registry is not None:
+            registry.spread(failure, self)
 
     def rank(self) -> int:
         """Return the rank of this process in the group.

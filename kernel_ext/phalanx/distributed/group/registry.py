@@ -284,9 +284,13 @@ class GroupRegistry:
         """
         self._tell(EpochAborted(self.world.epoch, *failure))
         with self._lock:
-            others = [group._engine for group in self._groups if group is not failed]
-        for engine in others:
-            if not engine.is_closed:
+            others = [
+                cast("_native.Group", group._engine)
+                for group in self._groups
+                if group is not failed
+            ]
+        for engine in others:  # some may have their engine of the next epoch already
+            if not engine.is_closed and engine.epoch == self.world.epoch:
                 engine.abort(*failure)
 
     def end(self, lost: Mapping[int, str]) -> None:

@@ -16,6 +16,7 @@ from phalanx import _native
 from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose
 from phalanx.distributed.control import Deadline
 from phalanx.distributed.group.epoch import group_of_one
+from phalanx.distributed.group.group import Group
 from phalanx.distributed.group.registry import GroupRegistry
 from phalanx.distributed.world_spec import MappedHostMemory
 
@@ -145,6 +146,49 @@ def test_no_split_is_made_of_an_epoch_that_is_over():
         family.make(replace(spec, channel=2, number=6), {LinkPart(1, LinkPurpose.PAIR): theirs})
     assert theirs.fileno() == -1
     ours.close()
+
+
+class FakeEngine:
+    """An engine that enters no operation; ``at_look`` runs while its failure is read."""
+
+    is_closed, timeout = False, None
+
+    def __init__(self, epoch, failure=None, at_look=lambda: None):
+        self.epoch, self.at_look, self._failure, self.aborted = epoch, at_look, failure, []
+
+    @property
+    def failure(self):
+        self.at_look()
+        return self._failure
+
+    def abort(self, *failure):
+        self.aborted.append(failure)
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_late_thread_does_not_end_the_next_epoch_for_a_failure_of_the_last():
+    """As one that waits for the same operation as the thread that has recovered meanwhile."""
+    specs = {epoch: replace(group_of_one()._spec, epoch=epoch) for epoch in (1, 2)}
+    said = {1: [], 2: []}
+    registries = {
+        epoch: GroupRegistry(spec, MappedHostMemory(spec), said[epoch].append)
+        for epoch, spec in specs.items()
+    }
+    engines = [FakeEngine(2), FakeEngine(2)]
+    failure = (1, 0, "rank 0 failed")
+
+    def recover():
+        for group, engine in zip(groups, engines, strict=True):
+            group._enter(engine, specs[2], registries[2])
+
+    late = FakeEngine(1, failure, at_look=recover)
+    groups = [Group(engine, specs[1], registries[1]) for engine in (late, FakeEngine(1))]
+    groups[0]._tell_failure()
+    assert [news.epoch for news in said[1]] == [1]
+    assert said[2] == []
+    assert [engine.aborted for engine in engines] == [[], []]
 
 
 @pytest.mark.parametrize("world", deep_but(["2+2 composed"], FOUR), indirect=True)
