@@ -50,7 +50,7 @@ class Network:
 
 
 def find_cables(surveys: Sequence[Survey]) -> tuple[Network, ...]:
-    """Find the Thunderbolt cables between the hosts, and give each a network of its own.
+    """Find the Thunderbolt cables between the hosts; each is a network of its own.
 
     Raises
     ------
@@ -206,7 +206,7 @@ class DiscoveryError(DistributedError):
 def reach(
     hosts: Sequence[Host], surveys: Sequence[Survey], networks: Sequence[Network]
 ) -> tuple[dict[int, tuple[str, ...]], tuple[str, ...]]:
-    """Choose each host's addresses at which all others reach it; return also remarks.
+    """Choose addresses at which all hosts reach each other; return remarks, too.
 
     Raises
     ------
@@ -261,7 +261,10 @@ def fabric_rows(
 
 
 def is_peer(i: int, j: int, n: int, backend: str) -> bool:
-    """Whether two places in the order of ``n`` hosts exchange data: all in a mesh (jaccl), else neighbours."""
+    """Whether two places in the order of ``n`` hosts exchange data.
+
+    In a mesh (jaccl) all do, in a ring neighbours.
+    """
     return i != j and (backend == "jaccl" or (i - j) % n in {1, n - 1})
 
 

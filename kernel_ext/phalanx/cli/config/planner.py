@@ -164,7 +164,7 @@ class Discovery:
         )
 
     def _with_devices(self, backend: str) -> tuple[tuple[Host, ...], tuple[str, ...]]:
-        """Return the hosts with an address and the devices of their cables, and remarks."""
+        """Return the hosts with the devices of their cables, and remarks."""
         order, width = self.ring.ring, self.ring.cables
         if backend == "jaccl":
             order = tuple(range(len(self.hosts)))
@@ -215,5 +215,5 @@ class Discovery:
 
 
 def _ends(networks: Sequence[Network], host: int, other: int) -> list[tuple[str, str]]:
-    """Return interface and address of a host in each network that it shares with another."""
+    """Return a host's ends of the networks that it shares with another."""
     return [its.members[host] for its in networks if {host, other} <= its.members.keys()]
