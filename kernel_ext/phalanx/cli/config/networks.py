@@ -50,7 +50,7 @@ class Network:
 
 
 def find_cables(surveys: Sequence[Survey]) -> tuple[Network, ...]:
-    """Find the Thunderbolt cables between the hosts; each is a network of its own.
+    """Find the Thunderbolt cables between the hosts, as networks of two.
 
     Raises
     ------
