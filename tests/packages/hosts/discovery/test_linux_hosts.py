@@ -26,8 +26,12 @@ def survey_of(root, name, *, addresses, **devices):
     return read_survey(name, {"system": "Linux", **found})
 
 
+def found_in(surveys):
+    return Discovery([Host(survey.name) for survey in surveys], surveys)
+
+
 def plan_of(surveys, over, backend=None):
-    return Discovery([Host(survey.name) for survey in surveys], surveys).plan(over, backend)
+    return found_in(surveys).plan(over, backend)
 
 
 def rows(plan):
@@ -219,6 +223,16 @@ def test_cards_joined_without_a_switch_make_a_ring(tmp_path):
         ["10.9.0.2"],
         ["10.9.1.2"],
         ["10.9.2.2"],
+    ]
+
+
+def test_a_network_is_drawn_with_its_hosts(tmp_path):
+    surveys = [ethernet(tmp_path, i, [("eth0", 1000, "igc", f"10.0.0.{i}/24")]) for i in (1, 2)]
+    assert found_in(surveys).dot("any").splitlines()[4:] == [
+        '  net0 [shape=ellipse label="10.0.0.0/24"];',
+        '  a -- net0 [label="eth0 10.0.0.1"]',
+        '  b -- net0 [label="eth0 10.0.0.2"]',
+        "}",
     ]
 
 
