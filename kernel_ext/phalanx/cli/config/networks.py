@@ -278,7 +278,7 @@ def _by_fabric(host: int, survey: Survey, networks: Sequence[Network]) -> dict[s
             found.setdefault(device.fabric, device.name)
             continue
         for network in networks:
-            if network.members.get(host, ("", ""))[0] == device.interface:
+            if host in network.members and network.members[host][0] == device.interface:
                 found.setdefault(network.prefix, device.name)
     return found
 

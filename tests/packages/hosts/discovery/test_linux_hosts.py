@@ -11,7 +11,7 @@ from hosts.discovery.macs import macs
 
 from phalanx.cli.config.networks import DiscoveryError
 from phalanx.cli.config.planner import Discovery
-from phalanx.cli.config.surveys import Survey, gather, read_survey
+from phalanx.cli.config.surveys import Interface, RdmaDevice, Survey, gather, read_survey
 from phalanx.cli.probe.probe_main import survey_linux
 from phalanx.cli.probe.talk import HostProbes
 from phalanx.hosts import Host, own_addresses, to_json
@@ -155,6 +155,14 @@ def test_hosts_without_an_active_rdma_device_are_all_named(tmp_path):
         _infiniband_host(tmp_path, i, state="4: ACTIVE" if i == 1 else "2: INIT") for i in range(3)
     ]
     with pytest.raises(DiscoveryError, match="h0, h2: no active RDMA device"):
+        plan_of(surveys, "ethernet", "jaccl")
+
+
+def test_a_device_of_no_interface_is_on_no_network(tmp_path):
+    surveys = [_infiniband_host(tmp_path, i, layer="Ethernet") for i in range(2)]
+    card = Interface("eth0", "ethernet", is_up=True, addresses=("10.0.0.3/24",))
+    surveys.append(Survey("h2", "Linux", (card,), rdma=(RdmaDevice("mlx5_0"),)))
+    with pytest.raises(DiscoveryError, match="h2: no active RDMA device"):
         plan_of(surveys, "ethernet", "jaccl")
 
 
