@@ -69,10 +69,9 @@ class PollTimer:
             self._views[view] = self._clock() + self._lease_s
             if self._thread is None:
                 self._checked_s = self._clock()
-                self._thread = threading.Thread(
-                    target=self._run, name="phalanx-widget", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="phalanx-widget", daemon=True)
+                thread.start()  # fails where the limit of threads is reached
+                self._thread = thread
 
     def leave(self, view: str) -> None:
         """Note that a view is no longer visible."""

@@ -260,9 +260,14 @@ class LiveWidget(anywidget.AnyWidget):
         if not self._asking.acquire(blocking=False):
             self._say(question, is_ok=False, text="too much was asked at once; try again")
             return
-        threading.Thread(
+        thread = threading.Thread(
             target=self._answer, args=(question,), name="phalanx-answer", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # the limit of threads is reached
+            self._asking.release()
+            self._say(question, is_ok=False, text=str(error))
 
     def _answer(self, question: dict[str, Any]) -> None:
         try:

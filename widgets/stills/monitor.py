@@ -146,14 +146,11 @@ class _Lane:
 def _late_words(records: Records, hosts: Sequence[HostClock]) -> list[str]:
     """Name the ranks that delayed the others."""
     its = records[~np.isin(records.op, ("send", "recv"))]
-    seen = np.zeros(len(its), ENTERED)
-    for name, source in (("entered", "entered_ns"), ("ended", "done_ns")):
-        seen[name] = its[source]
-    for name in ("rank", "group", "host"):
-        seen[name] = its[name]
-    seen["place"] = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
-    seen["unsure"] = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
-    found = find_stragglers(seen.tobytes())
+    place = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
+    unsure = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
+    began, ended = its["entered_ns"], its["done_ns"]
+    columns = its["rank"], its["group"], place, began, ended, its["host"], unsure
+    found = find_stragglers(np.rec.fromarrays(columns, dtype=ENTERED).tobytes())
     return [_say_late(who, found.n_compared) for who in named_late(found.late)] + say_unsure(
         found.n_unsure, found.n_compared, found.unsure_ns
     )

@@ -28,38 +28,6 @@ LAUNCHERS = {
 TITLES = {"slurm": "Slurm", "mpi": "MPI"}
 
 
-def slurm_hosts(environ: Mapping[str, str], *, with_slots: bool = True) -> Hostfile:
-    """Return the Slurm job's nodes in order, with tasks as slots.
-
-    Raises `ValueError`: this process is in no job, or Slurm does not list the nodes.
-    """
-    nodes = environ.get("SLURM_JOB_NODELIST", "")
-    if not nodes:
-        msg = (
-            "this is no Slurm job: start it in salloc or sbatch, name nodes with --hosts, or say "
-            "--nodes N, and a job is submitted"
-        )
-        raise ValueError(msg)
-    try:
-        said = subprocess.run(
-            ["scontrol", "show", "hostnames", nodes],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=20,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        msg = f"scontrol does not say which nodes {nodes!r} are ({error}): name them with --hosts"
-        raise ValueError(msg) from None
-    names = said.stdout.split()
-    slots = tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", "")) if with_slots else []
-    if len(slots) != len(names):
-        slots = [-1] * len(names)
-    hosts = tuple(Host(name, slots=n) for name, n in zip(names, slots, strict=True))
-    return Hostfile(hosts, source=f"Slurm's job {environ.get('SLURM_JOB_ID', '')}")
-
-
 def tasks_per_node(text: str) -> list[int]:
     """Expand Slurm's short form of tasks per node; empty if malformed.
 
@@ -117,9 +85,19 @@ def _lsf(environ: Mapping[str, str]) -> dict[str, int]:
     return {name: int(n) for name, n in zip(words[::2], words[1::2], strict=True)}
 
 
+def _slurm(environ: Mapping[str, str]) -> dict[str, int]:
+    command = ["scontrol", "show", "hostnames", environ["SLURM_JOB_NODELIST"]]
+    said = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=20
+    )
+    names = said.stdout.split()
+    slots = tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))
+    return dict(zip(names, slots if len(slots) == len(names) else [-1] * len(names), strict=True))
+
+
 _SLURM = "slurm"
 _KINDS = {  # by the names of their launchers, of which only Slurm's is left
-    _SLURM: _JobKind("Slurm", ("SLURM_JOB_NODELIST",), "SLURM_JOB_ID", lambda _: {}),
+    _SLURM: _JobKind("Slurm", ("SLURM_JOB_NODELIST",), "SLURM_JOB_ID", _slurm),
     "pbs": _JobKind("PBS", ("PBS_NODEFILE",), "PBS_JOBID", _pbs),
     "sge": _JobKind("Grid Engine", ("PE_HOSTFILE",), "JOB_ID", _sge),
     "lsf": _JobKind("LSF", ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS"), "LSB_JOBID", _lsf),
@@ -163,17 +141,22 @@ def job_hosts(launcher: str, environ: Mapping[str, str], *, with_slots: bool = T
 
     Raises `ValueError`: this process is in no such job, or the list of hosts cannot be read.
     """
-    kind = _SLURM if launcher == _SLURM else found_job(environ)
+    kind = found_job(environ)
+    if launcher == _SLURM:
+        kind = _SLURM if environ.get("SLURM_JOB_NODELIST") else ""
     if not kind:
         msg = f"{launcher}: name the hosts with --hosts or --hostfile, or start it within a job"
+        if launcher == _SLURM:
+            msg = (
+                "this is no Slurm job: start it in salloc or sbatch, name nodes with --hosts, or "
+                "say --nodes N, and a job is submitted"
+            )
         raise ValueError(msg)
-    if kind == _SLURM:
-        return slurm_hosts(environ, with_slots=with_slots)
     its = _KINDS[kind]
     try:
         found = its.read(environ)
         hosts = tuple(Host(name, slots=n if with_slots else -1) for name, n in found.items())
-    except (OSError, ValueError, IndexError, KeyError) as error:
+    except (OSError, ValueError, IndexError, KeyError, subprocess.SubprocessError) as error:
         sign = next(sign for sign in its.signs if environ.get(sign))
         text = f"{its.title} does not say which hosts this job has ({sign}: {error}): use --hosts"
         raise ValueError(text) from None

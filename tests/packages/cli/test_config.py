@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from hosts.discovery.macs import worlds
 from support.programs.commands import make_commands
 from support.programs.launching import wait_gone
 from support.promise import BOUND_S, PATIENCE_S
@@ -20,11 +20,8 @@ from support.waiting import wait_until
 from phalanx.cli import main
 from phalanx.cli.config import command
 from phalanx.cli.config.setup import CableSetup
-from phalanx.cli.config.surveys import load_surveys
 from phalanx.errors import DistributedError
 from phalanx.hosts import read_hostfile, read_hosts_text
-
-SAVED = Path(__file__).parents[1] / "hosts" / "discovery" / "saved"
 
 
 def config(capsys, *words):
@@ -50,8 +47,8 @@ def deaf(monkeypatch):
 
 @pytest.mark.usefixtures("deaf")
 class TestFromSaved:
-    def test_output_is_the_hostfile_and_nothing_else(self, capsys):
-        status, out, err = config(capsys, "--from-saved", SAVED / "ring", "--env", "A=1")
+    def test_output_is_the_hostfile_and_nothing_else(self, capsys, saved):
+        status, out, err = config(capsys, "--from-saved", saved / "ring", "--env", "A=1")
         assert status == 0
         written = json.loads(out)
         assert written["backend"] == "jaccl-ring"
@@ -60,18 +57,18 @@ class TestFromSaved:
         assert "Setup for mac0\n==============\nsudo ifconfig bridge0 down || true\n" in err
 
     @pytest.mark.parametrize("option", ["--output", "--output-hostfile"])
-    def test_a_hostfile_that_is_written_can_be_read(self, capsys, tmp_path, option):
+    def test_a_hostfile_that_is_written_can_be_read(self, capsys, tmp_path, option, saved):
         path = tmp_path / "hosts.json"
-        status, out, _ = config(capsys, "--from-saved", SAVED / "mesh", option, path)
+        status, out, _ = config(capsys, "--from-saved", saved / "mesh", option, path)
         assert (status, out) == (0, "")
         read = read_hostfile(path)
         assert read.backend == "jaccl"
         assert read.hosts[1].rdma == ("rdma_en2", None, "rdma_en3", "rdma_en4")
 
-    def test_dot_is_printed_and_nothing_else_done(self, capsys, tmp_path):
+    def test_dot_is_printed_and_nothing_else_done(self, capsys, tmp_path, saved):
         path = tmp_path / "hosts.json"
         status, out, err = config(
-            capsys, "--from-saved", SAVED / "broken_ring", "--dot", "--output", path
+            capsys, "--from-saved", saved / "broken_ring", "--dot", "--output", path
         )
         assert (status, err) == (0, "")
         assert out.splitlines()[:3] == [
@@ -82,9 +79,9 @@ class TestFromSaved:
         assert '  a -- b [label="en2/en2"]' in out
         assert not path.exists()
 
-    def test_some_of_the_hosts_in_another_order(self, capsys):
+    def test_some_of_the_hosts_in_another_order(self, capsys, saved):
         status, out, _ = config(
-            capsys, "--from-saved", SAVED / "mesh", "--hosts", "mac3,mac1", "--backend", "ring"
+            capsys, "--from-saved", saved / "mesh", "--hosts", "mac3,mac1", "--backend", "ring"
         )
         assert status == 0
         assert [h["ssh"] for h in json.loads(out)["hosts"]] == ["mac3", "mac1"]
@@ -129,14 +126,14 @@ def test_help_names_every_option(capsys):
 
 def _answered(monkeypatch, world, *, has_sudo=True):
     """Hosts that say what was saved; of sudo, if they are asked."""
-    saved = load_surveys(SAVED / world)
+    surveys = [host.survey() for host in worlds()[world]]
 
     def gather(*_, asks_sudo, **__):
-        said = [msgspec.structs.replace(its, has_sudo=has_sudo and asks_sudo) for its in saved]
+        said = [msgspec.structs.replace(its, has_sudo=has_sudo and asks_sudo) for its in surveys]
         return dict(enumerate(said)), {}
 
     monkeypatch.setattr(command, "gather", gather)
-    return ",".join(survey.name for survey in saved)
+    return ",".join(survey.name for survey in surveys)
 
 
 def _recorded(monkeypatch, method):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from phalanx.cli.config import command as config_command
 from phalanx.cli.config.setup import CableSetup
 from phalanx.cli.launch import script_launcher
 
-SAVED = Path(__file__).parents[1] / "hosts" / "discovery" / "saved" / "broken_mesh"
 JOBS = ("PBS_NODEFILE", "SLURM_JOB_NODELIST", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE")
 
 
@@ -112,8 +110,8 @@ def _idle(monkeypatch, tmp_path):
         ("config --from-saved /nowhere", "--save"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_and_starts_nothing(line, said, capsys):
-    check(2, line, said, capsys)
+def test_a_mistake_is_one_line_and_starts_nothing(line, said, saved, capsys):
+    check(2, line.replace("SAVED", str(saved / "broken_mesh")), said, capsys)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +122,13 @@ def test_a_mistake_is_one_line_and_starts_nothing(line, said, capsys):
         ("config --from-saved SAVED --backend jaccl --over thunderbolt", "mac0 - mac1, mac2 - mac3"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_one_line(line, said, capsys):
-    check(1, line, said, capsys)
+def test_what_is_not_there_is_one_line(line, said, saved, capsys):
+    check(1, line.replace("SAVED", str(saved / "broken_mesh")), said, capsys)
 
 
 def check(status, line, said, capsys):
     try:
-        code = main(shlex.split(line.replace("SAVED", str(SAVED))))
+        code = main(shlex.split(line))
     except SystemExit as leaving:
         code = leaving.code
     told = capsys.readouterr()

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 import socket
-from pathlib import Path
 
 import pytest
 from support.notebooks.notebook_kernel import NotebookKernel
 from support.patience import TOGETHER
 
 pytestmark = pytest.mark.slow
-
-SAVED = Path(__file__).parents[1] / "hosts" / "discovery" / "saved"
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +24,17 @@ def kernel():
 # -- the hostfile -------------------------------------------------------------------------------
 
 
-def test_the_hostfile_is_printed(kernel):
-    result = kernel.run(f"%distributed config --from-saved '{SAVED / 'ring'}' --over ethernet")
+def test_the_hostfile_is_printed(kernel, saved):
+    result = kernel.run(f"%distributed config --from-saved '{saved / 'ring'}' --over ethernet")
     assert result.status == "ok", result.text
     assert [host["ssh"] for host in json.loads(result.stdout)["hosts"]] == [
         f"mac{i}" for i in range(4)
     ]
 
 
-def test_what_is_missing_is_one_line(kernel):
+def test_what_is_missing_is_one_line(kernel, saved):
     result = kernel.run(
-        f"%distributed config --from-saved {SAVED / 'broken_ring'} --over thunderbolt"
+        f"%distributed config --from-saved {saved / 'broken_ring'} --over thunderbolt"
     )
     assert result.status == "error"
     assert "UsageError: " in result.stderr + result.text

@@ -46,13 +46,13 @@ def _n_threads():
 
 
 def test_ticks_while_a_view_looks_and_no_more():
-    before = _n_threads()
+    wait_for(lambda: _n_threads() == 0)  # those of tests before may be about to end
     ticked = threading.Event()
     ticker = PollTimer(ticked.set, interval_s=0.01)
     assert not ticker.is_ticking
     ticker.look("a")
     ticker.look("b")
-    assert _n_threads() == before + 1
+    assert _n_threads() == 1
     ticker.leave("a")
     ticked.clear()
     assert ticked.wait(PATIENCE_S)
@@ -85,6 +85,19 @@ def test_a_view_is_not_gone_because_the_whole_process_stood_still(ticks):
     ticks.long_s[3] = 20.0
     ticks.ticker.look("a")
     assert 5 < ticks.end() < 20  # the lease of 6 s goes on after the 20 s
+
+
+def test_where_no_thread_can_begin_the_next_look_begins_one(ticks, monkeypatch):
+    def refuse(_):
+        raise RuntimeError
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            ticks.ticker.look("a")
+    assert not ticks.ticker.is_ticking
+    ticks.ticker.look("a")
+    assert ticks.end() > 0
 
 
 def test_at_most_five_times_a_second():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.programs.restarting import wait_for
 from phalanx.widgets import Monitor, StillPicture, keep_stills
 from phalanx.widgets.live import snapshot as _kept_still
 from phalanx.widgets.live import widget as _live
-from phalanx.widgets.live.widget import LiveWidget
+from phalanx.widgets.live.widget import MOST_QUESTIONS, LiveWidget
 from phalanx.workspace import Workspace
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -145,6 +146,20 @@ def test_a_widget_that_is_closed_while_a_cell_ends_waits_for_no_picture(make, sh
     shell.events.unregister("post_run_cell", widget._on_cell_ends)  # as `close` on another thread
     widget._on_cell_ends()
     shell.events.register("post_run_cell", widget._on_cell_ends)
+
+
+def test_questions_are_answered_where_no_thread_can_begin(make, monkeypatch):
+    def refuse(_: threading.Thread) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    widget, said = make(), []
+    widget.send = said.append
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for _ in range(MOST_QUESTIONS + 1):
+        widget._on_message(widget, {"kind": "ask", "id": "7"}, [])
+    answers = [its["text"] for its in said if its["kind"] == "answer"]
+    assert answers == ["can't start new thread"] * (MOST_QUESTIONS + 1)
 
 
 def test_cells_that_ask_nothing_of_ranks_do_not_fetch_what_those_did(shell, displayed, monkeypatch):

@@ -173,7 +173,7 @@ describe("words", () => {
     expect(say_missed(frame(1, { missed: 3, dropped: 1 }))).toBe(
       "not drawn: 3 operations came and went between two looks, 1 look came too late",
     );
-    expect([duration(0.0456), duration(1234), duration(12)]).toEqual(["45.6 µs", "1.23 s", "12 ms"]);
+    expect([0.0456, 0.9996, 12, 999.6, 1234].map(duration)).toEqual(["45.6 µs", "1 ms", "12 ms", "1 s", "1.23 s"]);
   });
   it("give each operation a colour of its own, the same everywhere", () => {
     const ops = ["all_sum", "all_max", "all_min", "barrier", "send", "recv"];

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ipaddress
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import permutations
 
 from phalanx.errors import DistributedError
 from phalanx.hosts import Host, Rdma, bare_name, is_address
 
 from .surveys import Interface, Port, Survey
-
-_End = tuple[int, int]  # index of a host, index of one of its ports
 
 # Lower is preferred; a bridge mostly belongs to a container or virtual machine.
 _PREFERENCE = {
@@ -27,30 +26,31 @@ _MOST_SHOWN = 24  # hosts per line
 
 
 @dataclass(frozen=True)
-class Cable:
-    """One cable between hosts ``a`` and ``b``, with its interfaces and addresses.
+class Network:
+    """A network of hosts; that of a cable has two.
 
-    Each cable has a network of its own with a 30-bit prefix. ``is_one_sided``: only one of the
-    hosts sees the other.
+    ``members`` maps hosts to interface and address. ``speed_mbps`` is that of the slowest member,
+    0 if one of the speeds is unknown. ``is_one_sided``: only one end of the cable sees the other.
     """
 
-    a: int
-    a_interface: str
-    a_address: str
-    b: int
-    b_interface: str
-    b_address: str
+    prefix: str
+    members: Mapping[int, tuple[str, str]]
+    preference: int = 0
+    speed_mbps: int = 0
     is_one_sided: bool = False
 
-    def end(self, host: int) -> tuple[str, str]:
-        """Return interface and address of the cable's end at a host."""
-        if host == self.a:
-            return self.a_interface, self.a_address
-        return self.b_interface, self.b_address
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Return the key by which networks are sorted, best first."""
+        return self.preference, -self.speed_mbps, ipaddress.ip_network(self.prefix).version
+
+    def ends(self, names: Sequence[str]) -> str:
+        """Name each host with its interface: a en2 - b en3."""
+        return " - ".join(f"{names[i]} {interface}" for i, (interface, _) in self.members.items())
 
 
-def find_cables(surveys: Sequence[Survey]) -> tuple[Cable, ...]:
-    """Find the Thunderbolt cables between the hosts.
+def find_cables(surveys: Sequence[Survey]) -> tuple[Network, ...]:
+    """Find the Thunderbolt cables between the hosts, as networks of two.
 
     Raises
     ------
@@ -63,44 +63,33 @@ def find_cables(surveys: Sequence[Survey]) -> tuple[Cable, ...]:
     have a cable. Ports of one domain (several sockets on Linux) are paired in the order of
     interface names. A network 192.168.X.0/24 that a host uses otherwise provides no addresses.
     """
-    at_domain: dict[str, list[_End]] = defaultdict(list)
-    for i, survey in enumerate(surveys):
-        for p, port in enumerate(survey.ports):
-            at_domain[port.domain].append((i, p))
-    used: set[tuple[_End, str]] = set()
+    ends = [(i, port) for i, survey in enumerate(surveys) for port in survey.ports]
+    at_domain: dict[str, list[tuple[int, Port]]] = defaultdict(list)
+    for i, port in ends:
+        at_domain[port.domain].append((i, port))
+    used: set[tuple[int, str, str]] = set()  # host, interface, and the other end's domain
     addresses = _address_pairs(surveys)
     found = []
-    for i, survey in enumerate(surveys):
-        for p, port in enumerate(survey.ports):
-            for domain in port.peers:
-                if ((i, p), domain) in used:
-                    continue
-                other = _other_end(surveys, (i, p), at_domain.get(domain, ()), used)
-                if other is None:
-                    continue
-                j, peer = other[0], surveys[other[0]].ports[other[1]]
-                used |= {((i, p), domain), (other, port.domain)}
-                mine, theirs = next(addresses)
-                one_sided = port.domain not in peer.peers
-                found.append(Cable(i, port.interface, mine, j, peer.interface, theirs, one_sided))
+    for i, port in ends:
+        for domain in port.peers:
+            free = [
+                (j, other)
+                for j, other in at_domain.get(domain, ())
+                if j != i and (j, other.interface, port.domain) not in used
+            ]
+            if not free or (i, port.interface, domain) in used:
+                continue
+            j, other = min(free, key=lambda end: port.domain not in end[1].peers)
+            used |= {(i, port.interface, domain), (j, other.interface, port.domain)}
+            prefix, mine, theirs = next(addresses)
+            members = {i: (port.interface, mine), j: (other.interface, theirs)}
+            is_one_sided = port.domain not in other.peers
+            found.append(Network(prefix, members, is_one_sided=is_one_sided))
     return tuple(found)
 
 
-def _other_end(
-    surveys: Sequence[Survey], end: _End, candidates: Sequence[_End], used: set[tuple[_End, str]]
-) -> _End | None:
-    own = _port(surveys, end).domain
-    free = [other for other in candidates if other[0] != end[0] and (other, own) not in used]
-    mutual = [other for other in free if own in _port(surveys, other).peers]
-    return next(iter(mutual or free), None)
-
-
-def _port(surveys: Sequence[Survey], end: _End) -> Port:
-    return surveys[end[0]].ports[end[1]]
-
-
-def _address_pairs(surveys: Sequence[Survey]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of addresses: 192.168.0.1 and .2, .5 and .6, ..."""
+def _address_pairs(surveys: Sequence[Survey]) -> Iterator[tuple[str, str, str]]:
+    """Yield networks with their two addresses: 192.168.0.0/30 with 192.168.0.1 and .2, ..."""
     cabled = {(i, port.interface) for i, survey in enumerate(surveys) for port in survey.ports}
     taken = [
         network
@@ -115,36 +104,18 @@ def _address_pairs(surveys: Sequence[Survey]) -> Iterator[tuple[str, str]]:
         if not any(block.overlaps(other) for other in taken):
             for network in block.subnets(new_prefix=30):
                 first, second = network.hosts()
-                yield str(first), str(second)
+                yield str(network), str(first), str(second)
     msg = "there are more cables than networks in 192.168.0.0/16"
     raise ValueError(msg)
 
 
-def count_cables(n: int, cables: Sequence[Cable]) -> list[list[int]]:
-    """Count the cables between each pair of ``n`` hosts."""
+def count_shared(n: int, networks: Sequence[Network]) -> list[list[int]]:
+    """Count the networks that each two of ``n`` hosts share."""
     counts = [[0] * n for _ in range(n)]
-    for cable in cables:
-        counts[cable.a][cable.b] += 1
-        counts[cable.b][cable.a] += 1
+    for network in networks:
+        for i, j in permutations(network.members, 2):
+            counts[i][j] += 1
     return counts
-
-
-@dataclass(frozen=True)
-class Network:
-    """One network; ``members`` maps hosts to interface and address.
-
-    ``speed_mbps`` is that of the slowest member, 0 if one of the speeds is unknown.
-    """
-
-    prefix: str
-    members: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    preference: int = 0
-    speed_mbps: int = 0
-
-    @property
-    def version(self) -> int:
-        """Return the IP version, 4 or 6."""
-        return ipaddress.ip_network(self.prefix).version
 
 
 def usable(survey: Survey) -> list[tuple[Interface, str]]:
@@ -188,11 +159,7 @@ def shared_networks(surveys: Sequence[Survey]) -> list[Network]:
         for prefix, members in found.items()
         if len(members) > 1 and prefix not in alike
     ]
-    return sorted(networks, key=_key)
-
-
-def _key(network: Network) -> tuple[int, int, int]:
-    return network.preference, -network.speed_mbps, network.version
+    return sorted(networks, key=lambda network: network.order)
 
 
 def best_networks(networks: Sequence[Network], n: int, wanted: Sequence[str] = ()) -> list[Network]:
@@ -212,7 +179,7 @@ def best_networks(networks: Sequence[Network], n: int, wanted: Sequence[str] = (
         return named[:1]
     best = common[:1]
     for network in common[1:]:
-        is_alike = _key(network) == _key(best[0]) and network.speed_mbps > 0
+        is_alike = network.order == best[0].order and network.speed_mbps > 0
         cards = {(i, name) for other in best for i, (name, _) in other.members.items()}
         if is_alike and not any((i, name) in cards for i, (name, _) in network.members.items()):
             best.append(network)
@@ -236,18 +203,10 @@ class DiscoveryError(DistributedError):
     """Error for hosts that cannot be connected; lists what is missing."""
 
 
-@dataclass(frozen=True)
-class ReachableHosts:
-    """Addresses of each host, and remarks for the user."""
-
-    ips: dict[int, tuple[str, ...]]
-    remarks: tuple[str, ...]
-
-
 def reach(
     hosts: Sequence[Host], surveys: Sequence[Survey], networks: Sequence[Network]
-) -> ReachableHosts:
-    """Choose addresses at which all hosts reach each other.
+) -> tuple[dict[int, tuple[str, ...]], tuple[str, ...]]:
+    """Choose addresses at which all hosts reach each other; return remarks, too.
 
     Raises
     ------
@@ -260,7 +219,7 @@ def reach(
     best = best_networks(networks, n, wanted)
     if best:
         ips = {i: tuple(network.members[i][1] for network in best) for i in range(n)}
-        return ReachableHosts(ips, ())
+        return ips, ()
     own = {i: tuple(addresses_on(survey)[:1]) for i, survey in enumerate(surveys)}
     if n == 1 and not own[0]:
         own[0] = ("127.0.0.1",)
@@ -270,7 +229,7 @@ def reach(
         raise DiscoveryError(msg)
     said = ", ".join(f"{names[i]} {own[i][0]}" for i in range(min(n, _MOST_SHOWN)))
     remark = f"no network has all hosts on it; each is to be reached at its own address: {said}"
-    return ReachableHosts(own, (remark,) if n > 1 else ())
+    return own, (remark,) if n > 1 else ()
 
 
 def fabric_rows(
@@ -297,11 +256,15 @@ def fabric_rows(
         raise DiscoveryError(msg)
     own = [found[common[0]] for found in devices]
     return [
-        tuple(own[i] if _is_peer(i, j, n, backend) else None for j in range(n)) for i in range(n)
+        tuple(own[i] if is_peer(i, j, n, backend) else None for j in range(n)) for i in range(n)
     ]
 
 
-def _is_peer(i: int, j: int, n: int, backend: str) -> bool:
+def is_peer(i: int, j: int, n: int, backend: str) -> bool:
+    """Whether two places in the order of ``n`` hosts exchange data.
+
+    In a mesh (jaccl) all do, in a ring neighbours.
+    """
     return i != j and (backend == "jaccl" or (i - j) % n in {1, n - 1})
 
 
@@ -315,17 +278,17 @@ def _by_fabric(host: int, survey: Survey, networks: Sequence[Network]) -> dict[s
             found.setdefault(device.fabric, device.name)
             continue
         for network in networks:
-            if network.members.get(host, ("", ""))[0] == device.interface:
+            if host in network.members and network.members[host][0] == device.interface:
                 found.setdefault(network.prefix, device.name)
     return found
 
 
-def cables_to_dot(names: Sequence[str], cables: Sequence[Cable]) -> str:
+def cables_to_dot(names: Sequence[str], cables: Sequence[Network]) -> str:
     """Draw each cable as an edge with its two interfaces.
 
     Examples
     --------
-    >>> print(cables_to_dot(["h0", "h1"], [Cable(0, "en2", "", 1, "en3", "")]))
+    >>> print(cables_to_dot(["h0", "h1"], [Network("", {0: ("en2", ""), 1: ("en3", "")})]))
     graph G {
       node [shape=rectangle];
       a [label="h0"];
@@ -333,11 +296,11 @@ def cables_to_dot(names: Sequence[str], cables: Sequence[Cable]) -> str:
       a -- b [label="en2/en3"]
     }
     """
-    edges = (
-        f"  {_id(cable.a)} -- {_id(cable.b)} [label={_quoted(f'{cable.a_interface}/{cable.b_interface}')}]"
-        for cable in cables
-    )
-    return "\n".join([*_head(names), *edges, "}"])
+    lines = _head(names)
+    for cable in cables:
+        label = _quoted("/".join(interface for interface, _ in cable.members.values()))
+        lines.append(f"  {' -- '.join(map(_id, cable.members))} [label={label}]")
+    return "\n".join([*lines, "}"])
 
 
 def networks_to_dot(names: Sequence[str], networks: Sequence[Network]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations, permutations
 from typing import Literal
 
 import msgspec
@@ -12,19 +13,19 @@ import msgspec
 from phalanx.hosts import Host, Hostfile, Rdma
 
 from .networks import (
-    Cable,
     DiscoveryError,
-    ReachableHosts,
+    Network,
     best_networks,
     cables_to_dot,
-    count_cables,
+    count_shared,
     fabric_rows,
     find_cables,
+    is_peer,
     networks_to_dot,
     reach,
     shared_networks,
 )
-from .ring_search import RingSearch, find_ring, missing_in_mesh, missing_in_ring
+from .ring_search import RingSearch, find_ring, missing_in_ring
 from .surveys import Survey
 
 Over = Literal["thunderbolt", "ethernet", "any"]
@@ -41,7 +42,7 @@ class Plan:
 
     hostfile: Hostfile
     over: Literal["thunderbolt", "ethernet"]
-    cables: tuple[Cable, ...] = ()
+    cables: tuple[Network, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -53,7 +54,7 @@ class Discovery:
         self.names = [host.ssh for host in hosts]
         self.cables = find_cables(surveys)
         self.networks = tuple(shared_networks(surveys))
-        self.counts = count_cables(len(hosts), self.cables)
+        self.counts = count_shared(len(hosts), self.cables)
 
     @cached_property
     def ring(self) -> RingSearch:
@@ -104,7 +105,8 @@ class Discovery:
     # -- over cables --------------------------------------------------------------------------
 
     def _over_cables(self, backend: str | None) -> Plan:
-        lacking = missing_in_mesh(self.counts)
+        pairs = combinations(range(len(self.hosts)), 2)
+        lacking = [(i, j) for i, j in pairs if not self.counts[i][j]]
         bare = [self.names[i] for i in range(len(self.hosts)) if not self.surveys[i].rdma]
         if backend is None:
             backend = self._decide(lacking, bare)
@@ -120,18 +122,17 @@ class Discovery:
                 "(rdma_ctl enable), or say --backend ring"
             )
             raise DiscoveryError(msg)
-        order = self.ring.ring if backend != "jaccl" else tuple(range(len(self.hosts)))
-        reached = None if backend == "ring" else self._reach()
-        hosts = self._cabled_hosts(order, reached, is_mesh=backend == "jaccl")
         remarks = [
-            f"the cable {self.names[c.a]} {c.a_interface} - {self.names[c.b]} {c.b_interface} is "
-            "seen from one side only"
-            for c in self.cables
-            if c.is_one_sided
+            f"the cable {cable.ends(self.names)} is seen from one side only"
+            for cable in self.cables
+            if cable.is_one_sided
         ]
-        if reached is not None:
-            remarks += reached.remarks
-        return Plan(Hostfile(tuple(hosts), backend), "thunderbolt", self.cables, tuple(remarks))
+        if backend == "ring":
+            hosts = self._in_ring(self.ring, self.cables)
+        else:
+            hosts, more = self._with_devices(backend)
+            remarks += more
+        return Plan(Hostfile(hosts, backend), "thunderbolt", self.cables, tuple(remarks))
 
     def _decide(self, lacking: Sequence[tuple[int, int]], bare: Sequence[str]) -> str:
         if not bare and not lacking:
@@ -151,75 +152,68 @@ class Discovery:
         left = len(pairs) - _MOST_SHOWN
         return f"{shown} and {left} more" if left > 0 else shown
 
-    def _ends(self, host: int, other: int) -> list[tuple[str, str]]:
-        """Return interface and address at ``host`` of each cable to ``other``."""
-        return [c.end(host) for c in self.cables if {c.a, c.b} == {host, other}]
+    def _in_ring(self, search: RingSearch, networks: Sequence[Network]) -> tuple[Host, ...]:
+        """Return the hosts in the order of a ring.
 
-    def _cabled_hosts(
-        self, order: Sequence[int], reached: ReachableHosts | None, *, is_mesh: bool
-    ) -> list[Host]:
-        """Return the hosts with their addresses and devices.
-
-        In a ring of tcp connections (``reached`` is None), a host has the addresses on which its
-        predecessor connects.
+        A host has its addresses on the networks by which its predecessor connects.
         """
-        n = len(order)
-        pairs = [(i, j) for i in order for j in order if i != j]
-        width = min(self.counts[i][j] for i, j in pairs) if is_mesh else self.ring.cables
-        hosts = []
-        for place, me in enumerate(order):
-            before, after = order[place - 1], order[(place + 1) % n]
-            ips = tuple(address for _, address in self._ends(me, before)[:width])
-            row: tuple[Rdma, ...] = ()
-            if reached is not None:
-                ips = reached.ips[me][:1]
-                peers = {*order} - {me} if is_mesh else {before, after}
-                row = tuple(self._devices(me, j, width) if j in peers else None for j in order)
-            hosts.append(self._host(me, ips, row))
-        return hosts
+        befores = (search.ring[-1], *search.ring[:-1])
+        return tuple(
+            self._host(me, [its[1] for its in _ends(networks, me, before)[: search.cables]])
+            for me, before in zip(search.ring, befores, strict=True)
+        )
+
+    def _with_devices(self, backend: str) -> tuple[tuple[Host, ...], tuple[str, ...]]:
+        """Return the hosts with the devices of their cables, and remarks."""
+        order, width = self.ring.ring, self.ring.cables
+        if backend == "jaccl":
+            order = tuple(range(len(self.hosts)))
+            width = min(self.counts[i][j] for i, j in permutations(order, 2))
+        ips, remarks = self._reach()
+        rows = [
+            tuple(
+                self._devices(me, other, width) if is_peer(i, j, len(order), backend) else None
+                for j, other in enumerate(order)
+            )
+            for i, me in enumerate(order)
+        ]
+        hosts = (self._host(me, ips[me][:1], row) for me, row in zip(order, rows, strict=True))
+        return tuple(hosts), remarks
 
     def _devices(self, host: int, other: int, width: int) -> str | tuple[str, ...]:
         by_interface = {device.interface: device.name for device in self.surveys[host].rdma}
         names = []
-        for interface, _ in self._ends(host, other)[:width]:
+        for interface, _ in _ends(self.cables, host, other)[:width]:
             if interface not in by_interface:
                 msg = f"{self.names[host]}: {interface} has no RDMA device; say --backend ring"
                 raise DiscoveryError(msg)
             names.append(by_interface[interface])
         return names[0] if width == 1 else tuple(names)
 
-    def _host(self, place: int, ips: tuple[str, ...], rdma: tuple[Rdma, ...]) -> Host:
-        return msgspec.structs.replace(self.hosts[place], ips=ips, rdma=rdma)
+    def _host(self, place: int, ips: Sequence[str], rdma: tuple[Rdma, ...] = ()) -> Host:
+        return msgspec.structs.replace(self.hosts[place], ips=tuple(ips), rdma=rdma)
 
     # -- over networks that are there ---------------------------------------------------------
 
-    def _reach(self) -> ReachableHosts:
+    def _reach(self) -> tuple[dict[int, tuple[str, ...]], tuple[str, ...]]:
         return reach(self.hosts, self.surveys, self.networks)
 
     def _over_networks(self, chosen: str) -> Plan:
         n = len(self.hosts)
-        between = [[0] * n for _ in range(n)]
-        for network in self.networks:
-            for i in network.members:
-                for j in network.members:
-                    between[i][j] += i != j
         if chosen in {"", "ring"} and n > 2 and not best_networks(self.networks, n):
-            search = find_ring(between, self.names)
+            # Cards without a switch: a network joins two neighbours.
+            search = find_ring(count_shared(n, self.networks), self.names)
             if search.ring:
-                return self._point_to_point(search, chosen)
-        reached = self._reach()
+                hosts = self._in_ring(search, self.networks)
+                return Plan(Hostfile(hosts, chosen), "ethernet")
+        ips, remarks = self._reach()
         rows: list[tuple[Rdma, ...]] = [()] * n
         if chosen not in {"", "ring"}:
             rows = fabric_rows(self.names, self.surveys, self.networks, chosen)
-        hosts = tuple(self._host(i, reached.ips[i], rows[i]) for i in range(n))
-        return Plan(Hostfile(hosts, chosen), "ethernet", (), reached.remarks)
+        hosts = tuple(self._host(i, ips[i], rows[i]) for i in range(n))
+        return Plan(Hostfile(hosts, chosen), "ethernet", (), remarks)
 
-    def _point_to_point(self, search: RingSearch, backend: str) -> Plan:
-        """Make a ring of networks between neighbours: cards without a switch."""
-        hosts = []
-        for place, me in enumerate(search.ring):
-            before = search.ring[place - 1]
-            shared = [net for net in self.networks if me in net.members and before in net.members]
-            ips = tuple(net.members[me][1] for net in shared[: search.cables])
-            hosts.append(self._host(me, ips, ()))
-        return Plan(Hostfile(tuple(hosts), backend), "ethernet")
+
+def _ends(networks: Sequence[Network], host: int, other: int) -> list[tuple[str, str]]:
+    """Return a host's ends of the networks that it shares with another."""
+    return [its.members[host] for its in networks if {host, other} <= its.members.keys()]

@@ -225,18 +225,6 @@ def _turned(ring: Sequence[int]) -> tuple[int, ...]:
     return tuple(turned)
 
 
-def missing_in_mesh(cables: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return all pairs of hosts without a cable.
-
-    Examples
-    --------
-    >>> missing_in_mesh([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
-    [(0, 2), (1, 2)]
-    """
-    n = len(cables)
-    return [(i, j) for i in range(n) for j in range(i + 1, n) if cables[i][j] <= 0]
-
-
 def missing_in_ring(cables: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Return cables that would complete a ring: few, not always the fewest.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from phalanx.errors import DistributedError
 
 from ..probe.talk import HostProbes
-from .networks import Cable
+from .networks import Network
 from .surveys import Survey
 
 _TIMEOUT_S = 30.0
@@ -42,13 +42,14 @@ class SetupScript(NamedTuple):
     undo: tuple[str, ...] = ()
 
 
-def setup_scripts(surveys: Sequence[Survey], cables: Sequence[Cable]) -> list[SetupScript]:
+def setup_scripts(surveys: Sequence[Survey], cables: Sequence[Network]) -> list[SetupScript]:
     r"""Return the script of each host, in order.
 
     Examples
     --------
     >>> here, there = Survey("a", "Linux"), Survey("b", "Linux")
-    >>> cable = Cable(0, "thunderbolt0", "192.168.0.1", 1, "thunderbolt0", "192.168.0.2")
+    >>> ends = {0: ("thunderbolt0", "192.168.0.1"), 1: ("thunderbolt0", "192.168.0.2")}
+    >>> cable = Network("192.168.0.0/30", ends)
     >>> print("\n".join(setup_scripts([here, there], [cable])[0].commands))
     sudo ip link set dev thunderbolt0 up
     sudo ip addr replace 192.168.0.1/30 dev thunderbolt0
@@ -56,10 +57,10 @@ def setup_scripts(surveys: Sequence[Survey], cables: Sequence[Cable]) -> list[Se
     scripts = []
     for i, survey in enumerate(surveys):
         ends = [
-            (*cable.end(i), cable.end(j)[1])
+            (*cable.members[i], cable.members[j][1])
             for j in range(len(surveys))
             for cable in cables
-            if i != j and {cable.a, cable.b} == {i, j}
+            if i != j and {i, j} == cable.members.keys()
         ]
         make = _macos_script if survey.system == "Darwin" else _linux_script
         scripts.append(make(ends) if ends else SetupScript())
@@ -107,7 +108,7 @@ class CableSetup:
 
     probes: HostProbes
     surveys: Sequence[Survey]  # by host, as the hosts of ``probes``
-    cables: Sequence[Cable]
+    cables: Sequence[Network]
     say: Callable[[str], None]
 
     def run(self) -> None:
@@ -165,11 +166,12 @@ class CableSetup:
     def _ping(self) -> tuple[list[str], list[str]]:
         """Return the cables without an answer, and the cables without a ping."""
         tries: dict[int, list[str]] = defaultdict(list)
-        for number, c in enumerate(self.cables):
-            wait = "-t 3" if self.surveys[c.a].system == "Darwin" else "-W 3"
-            once = f"ping -c 1 {wait} {c.b_address} >/dev/null 2>&1"
+        for number, cable in enumerate(self.cables):
+            here, there = cable.members
+            wait = "-t 3" if self.surveys[here].system == "Darwin" else "-W 3"
+            once = f"ping -c 1 {wait} {cable.members[there][1]} >/dev/null 2>&1"
             # An interface that has just come up may lose the first ping.
-            tries[c.a].append(f"{once} || {once} || echo {number}")
+            tries[here].append(f"{once} || {once} || echo {number}")
         head = f"command -v ping >/dev/null || exit {_NO_PING}"
         answers = self.probes.ask(
             {i: ("run", "\n".join([head, *own])) for i, own in tries.items()},
@@ -177,12 +179,11 @@ class CableSetup:
         )
         silent: list[str] = []
         untried: list[str] = []
-        for number, c in enumerate(self.cables):
-            here, there = self.surveys[c.a].name, self.surveys[c.b].name
-            status, output = answers[c.a].value or (1, "")
+        for number, cable in enumerate(self.cables):
+            status, output = answers[next(iter(cable.members))].value or (1, "")
             if status or str(number) in output.split():
                 found = untried if status == _NO_PING else silent
-                found.append(f"{here} {c.a_interface} - {there} {c.b_interface}")
+                found.append(cable.ends([survey.name for survey in self.surveys]))
         return silent, untried
 
 

@@ -1,18 +1,12 @@
-"""Macs that do not exist: what their commands would say of given cables, in macOS's forms.
-
-`python tests/packages/hosts/discovery/macs.py` writes the surveys in tests/packages/hosts/discovery/saved anew.
-"""
+"""Macs that do not exist: what their commands would say of given cables, in macOS's forms."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from pathlib import Path
 
 from phalanx.cli.config.surveys import read_survey, save_surveys
 from phalanx.cli.probe.probe_main import survey_macos
-
-SAVED = Path(__file__).parent / "saved"
 
 
 class Mac:
@@ -147,7 +141,7 @@ def mesh(n):
 
 
 def worlds():
-    """Return the saved worlds: a name, and its Macs."""
+    """Return worlds of Macs by name."""
     hub = macs(3, sockets=3)
     plug(hub[0], hub[1], "TS5 Hub", a_socket=1, b_socket=1)
     plug(hub[0], hub[2], "TS5 Hub", "Echo 20", a_socket=1, b_socket=1)
@@ -162,6 +156,8 @@ def worlds():
     }
 
 
-if __name__ == "__main__":
+def save_worlds(folder):
+    """Save the surveys of each world in a folder of its name; return the folder of these folders."""
     for name, hosts in worlds().items():
-        save_surveys(SAVED / name, [host.survey() for host in hosts])
+        save_surveys(folder / name, [host.survey() for host in hosts])
+    return folder

@@ -11,7 +11,7 @@ from hosts.discovery.macs import macs
 
 from phalanx.cli.config.networks import DiscoveryError
 from phalanx.cli.config.planner import Discovery
-from phalanx.cli.config.surveys import Survey, gather, read_survey
+from phalanx.cli.config.surveys import Interface, RdmaDevice, Survey, gather, read_survey
 from phalanx.cli.probe.probe_main import survey_linux
 from phalanx.cli.probe.talk import HostProbes
 from phalanx.hosts import Host, own_addresses, to_json
@@ -26,8 +26,12 @@ def survey_of(root, name, *, addresses, **devices):
     return read_survey(name, {"system": "Linux", **found})
 
 
+def found_in(surveys):
+    return Discovery([Host(survey.name) for survey in surveys], surveys)
+
+
 def plan_of(surveys, over, backend=None):
-    return Discovery([Host(survey.name) for survey in surveys], surveys).plan(over, backend)
+    return found_in(surveys).plan(over, backend)
 
 
 def rows(plan):
@@ -154,6 +158,14 @@ def test_hosts_without_an_active_rdma_device_are_all_named(tmp_path):
         plan_of(surveys, "ethernet", "jaccl")
 
 
+def test_a_device_of_no_interface_is_on_no_network(tmp_path):
+    surveys = [_infiniband_host(tmp_path, i, layer="Ethernet") for i in range(2)]
+    card = Interface("eth0", "ethernet", is_up=True, addresses=("10.0.0.3/24",))
+    surveys.append(Survey("h2", "Linux", (card,), rdma=(RdmaDevice("mlx5_0"),)))
+    with pytest.raises(DiscoveryError, match="h2: no active RDMA device"):
+        plan_of(surveys, "ethernet", "jaccl")
+
+
 def ethernet(tmp_path, host, interfaces):
     """A host of (name, speed, driver, address)."""
     root = tmp_path / str(host)
@@ -219,6 +231,16 @@ def test_cards_joined_without_a_switch_make_a_ring(tmp_path):
         ["10.9.0.2"],
         ["10.9.1.2"],
         ["10.9.2.2"],
+    ]
+
+
+def test_a_network_is_drawn_with_its_hosts(tmp_path):
+    surveys = [ethernet(tmp_path, i, [("eth0", 1000, "igc", f"10.0.0.{i}/24")]) for i in (1, 2)]
+    assert found_in(surveys).dot("any").splitlines()[4:] == [
+        '  net0 [shape=ellipse label="10.0.0.0/24"];',
+        '  a -- net0 [label="eth0 10.0.0.1"]',
+        '  b -- net0 [label="eth0 10.0.0.2"]',
+        "}",
     ]
 
 

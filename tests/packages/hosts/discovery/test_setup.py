@@ -13,7 +13,7 @@ from hosts.discovery.macs import wired
 from support.programs.commands import make_commands
 from support.promise import ROOM_S
 
-from phalanx.cli.config.networks import Cable
+from phalanx.cli.config.networks import Network
 from phalanx.cli.config.planner import Discovery
 from phalanx.cli.config.setup import CableSetup, SetupError
 from phalanx.cli.config.surveys import Survey, gather
@@ -235,12 +235,13 @@ def test_linux_cables_are_set_up_tried_and_taken_back(two_hosts, tmp_path, monke
     monkeypatch.setenv("PATH", make_commands(tmp_path / "bin", ssh=ssh, ping=ping))
     probes = probes_of(*names)
     surveys = [Survey(name, "Linux", has_sudo=True) for name in names]
-    cables = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "thunderbolt0", "192.168.0.2")]
+    here = {0: ("thunderbolt0", "192.168.0.1")}
+    cables = [Network("192.168.0.0/30", {**here, 1: ("thunderbolt0", "192.168.0.2")})]
     said = []
     CableSetup(probes, surveys, cables, said.append).run()
     assert said[-1] == "1 of 1 cables have been tried and answer"
     assert "192.168.0.2/30" in ip("-n", names[1], "addr").stdout
-    nowhere = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "lo", "192.168.0.3")]
+    nowhere = [Network("192.168.0.0/30", {**here, 1: ("lo", "192.168.0.3")})]
     with pytest.raises(SetupError, match=f"no answer over {names[0]} thunderbolt0"):
         CableSetup(probes, surveys, nowhere, lambda _: None).run()
     assert "192.168.0.3/30" in ip("-n", names[1], "addr").stdout

@@ -163,7 +163,7 @@ async def test_the_nodes_cannot_be_read(programs):
     programs("scontrol", "exit 1")
     job = SlurmJob((start := _start("node0", n=1)).remote)
     job.add(start)
-    with pytest.raises(HostUnreachable, match="scontrol does not say which nodes 'n.1-2.' are"):
+    with pytest.raises(HostUnreachable, match="Slurm does not say which hosts this job has"):
         await job.running
     job.leave()
     await job._ending

@@ -1,5 +1,6 @@
 // The records of phalanx.widgets.Bandwidth, and the data that a chart derives from them.
 
+import type { Status } from "../shared/model";
 import { size } from "../shared/words";
 
 export type SweepState = "none" | "waiting" | "measuring" | "done" | "stopped" | "failed";
@@ -40,9 +41,7 @@ export interface SweepRequest {
   iters: number;
 }
 
-export interface Frame {
-  status: "live" | "gone";
-  why: string;
+export interface Frame extends Status {
   state: SweepState;
   n_done: number;
   n_points: number;

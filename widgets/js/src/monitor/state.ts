@@ -1,6 +1,7 @@
 // The kernel's records of the ranks' work, and the lanes that a view makes from them. Times are milliseconds of the root's
 // monotonic clock, but nanoseconds in the records that the kernel passes on as the ranks' supervisor sent them.
 
+import type { LinkRate, Status } from "../shared/model";
 import type { State } from "../topology/state";
 
 /** An operation of a rank, as in phalanx.protocol.Span. */
@@ -24,16 +25,14 @@ export interface RankNow {
   };
 }
 
-export interface Frame {
-  status: "live" | "silent" | "gone";
-  why: string;
+export interface Frame extends Status {
   number: number;
   now: number;
   epoch: number;
   ranks: RankNow[];
   spans: SpanRow[];
   cells: [rank: number, cell: string, begun: number, done: number, number: number][];
-  links: [source: number, target: number, rate: number][];
+  links: LinkRate[];
   late: string[]; // the ranks that delayed the others lately
   waits: [ranks: number[], missing: number[], what: string, since_ns: number][];
   missed: number;

@@ -6,8 +6,9 @@ import { end_of, MS, type Frame, type RankNow, type Span } from "./state";
 
 /** Format a duration in three digits: 1.23 ms, 45.6 µs, 7.8 s. */
 export function duration(ms: number): string {
-  if (ms >= 1000) return `${Number((ms / 1000).toPrecision(3))} s`;
-  if (ms >= 1) return `${Number(ms.toPrecision(3))} ms`;
+  // What rounds to 1000 of a unit is 1 of the next.
+  if (ms >= 999.5) return `${Number((ms / 1000).toPrecision(3))} s`;
+  if (ms >= 0.9995) return `${Number(ms.toPrecision(3))} ms`;
   return `${Number((ms * 1000).toPrecision(3))} µs`;
 }
 

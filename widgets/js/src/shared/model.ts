@@ -14,6 +14,15 @@ export interface View {
   el: HTMLElement;
 }
 
+/** What each widget's frames begin with: whether the ranks answer, else why not. */
+export interface Status {
+  status: "live" | "silent" | "gone";
+  why: string;
+}
+
+/** Bytes per second over the tcp link from one rank to another. */
+export type LinkRate = [source: number, target: number, rate: number];
+
 /** Send if there is a kernel; an exported page has none. */
 export function send(model: Model, content: unknown): boolean {
   try {

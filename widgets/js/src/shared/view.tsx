@@ -3,17 +3,12 @@
 import { render, type ComponentChildren, type VNode } from "preact";
 
 import { Disposables } from "./dom";
-import { decode, type Model, type View } from "./model";
+import { decode, type Model, type Status, type View } from "./model";
 import { still_rules } from "./notebook";
 import { report_visibility } from "./presence";
 import { Requests } from "./requests";
 
 const SILENT_S = 8; // the kernel sends a visible view a frame at least every 2 s
-
-interface Status {
-  status: "live" | "silent" | "gone";
-  why: string;
-}
 
 /** A view shows what `view` returns for the newest frame and for what the reader has chosen; both end in `update`. */
 export abstract class WidgetView<Frame extends Status> {
