@@ -1,12 +1,13 @@
 """Summarize flight recorders: new spans, and which ranks came last.
 
-The engine does both (native/monitoring/trace_summary.hpp and stragglers.hpp); this module
-translates numbers to names. A supervisor imports it, so it does without numpy.
+The engine merges the spans (native/monitoring/trace_summary.hpp); this module translates numbers to
+names. A supervisor imports it, so it does without numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from phalanx import _native
@@ -16,16 +17,19 @@ from phalanx.protocol import LateRank, Span
 from .control import AbortKind
 
 __all__ = [
-    "ENTRY_NBYTES",
+    "ENTRY",
+    "LAST_NS",
     "Lateness",
     "NewSpans",
     "StragglerReport",
     "TraceSummarizer",
-    "find_stragglers",
     "new_spans",
 ]
 
-ENTRY_NBYTES = 32  # four words: see `recorder.ENTRY`
+# One collective of one rank: group, place in it, when the rank entered and left it (0: it runs).
+ENTRY = struct.Struct("=4Q")
+# The latest time that a root or a client accepts. Any process may have written the page.
+LAST_NS = (1 << 62) - 1
 LONGEST_LOOKS = 8  # most incomplete looks to keep while a slow host's entries are missing
 # By number, as records have them: operations, algorithms and dtypes; failures.
 NAMES = _native.trace_names()
@@ -51,7 +55,7 @@ def new_spans(reader: TraceSummarizer, packed: bytes) -> NewSpans:
     ``packed`` must hold the records from ``reader.since`` on. Running operations are returned again
     by each read, until they have ended.
     """
-    spans, missed, entries, *_ = reader.read(packed)
+    spans, missed, entries = reader.read(packed)
     return NewSpans(tuple(_span_of(*its) for its in spans), missed, entries)
 
 
@@ -79,14 +83,13 @@ class StragglerReport(NamedTuple):
 
 
 class Lateness:
-    """Compares the ranks' entries of the last two looks.
+    """Finds the ranks that come last to collectives, from the entries of all ranks.
 
-    A look reads the recorders of all ranks. A collective is counted in the look after the one that
-    has seen its end: by then the entries of all its ranks have been read.
+    A look reads the recorders of all ranks, one after the other. A collective is compared in the
+    look after the one that has seen its end: by then the entries of all its ranks have been read.
     """
 
     def __init__(self) -> None:
-        self._before = b""  # entries with rank and clock, like _kept
         self.restart(0)
 
     def restart(self, now_ns: int) -> None:
@@ -94,7 +97,9 @@ class Lateness:
 
         Entries from before are missing.
         """
-        self._kept: list[bytes] = []
+        # By group and place, then by rank.
+        self._collectives: dict[tuple[int, int], dict[int, _Entry]] = {}
+        self._seen: set[tuple[int, int]] = set()  # in this look
         self._n_kept = 0
         self._from_ns = self._until_ns = now_ns
 
@@ -111,43 +116,82 @@ class Lateness:
 
         ``entries`` are `ENTRY` words by rank. ``now_ns`` is the start of this look: all ranks have
         entered the collectives that were over then. ``clocks`` are the host of each rank, and by
-        how many ns its clock may differ from other hosts' clocks. ``members`` are as for
-        `find_stragglers`. If not all ranks were read (``is_whole``), the entries are kept until all
-        are.
+        how many ns its clock may differ from other hosts' clocks. ``members`` are the numbers of
+        members by group: a collective with fewer entries is left out. If not all ranks were read
+        (``is_whole``), the entries are kept until all are.
         """
         for rank, packed in entries.items():
-            self._kept.append(_native.entered(packed, rank, *clocks.get(rank, (0, 0))))
+            clock = clocks.get(rank, (0, 0))
+            for group, place, entered, ended in ENTRY.iter_unpack(packed):
+                at = _Entry(min(entered, LAST_NS), rank, min(ended, LAST_NS), *clock)
+                self._collectives.setdefault((group, place), {})[rank] = at
+                self._seen.add((group, place))
         if not is_whole:
             self._n_kept += 1
             if self._n_kept > LONGEST_LOOKS:
                 self.restart(now_ns)
             return StragglerReport()
-        now = b"".join(self._kept)
-        self._kept, self._n_kept = [], 0
-        found = find_stragglers(self._before + now, self._from_ns, self._until_ns, members)
-        self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
-        return found
+        found = _Comparison()
+        for key, ranks in tuple(self._collectives.items()):
+            over_ns = min((its.ended for its in ranks.values() if its.ended), default=LAST_NS + 1)
+            if over_ns > self._until_ns:
+                if over_ns > LAST_NS and key not in self._seen:  # its ranks ran it, and are gone
+                    del self._collectives[key]
+                continue
+            del self._collectives[key]
+            if over_ns > self._from_ns and len(ranks) >= max(2, members.get(key[0], 2)):
+                found.compare(ranks.values())
+        self._seen.clear()
+        self._n_kept = 0
+        self._from_ns, self._until_ns = self._until_ns, now_ns
+        return found.report()
 
 
-def find_stragglers(
-    seen: bytes,
-    from_ns: int = -1,
-    until_ns: int = (1 << 63) - 1,
-    members: Mapping[int, int] | None = None,
-) -> StragglerReport:
-    """Count the collectives in ``seen`` and find the ranks that arrived last.
+class _Entry(NamedTuple):
+    """When a rank entered and left a collective (0: it runs), by the clock of its host."""
 
-    ``seen`` are words of `recorder.ENTERED` in any order; if a rank and collective occurs twice, the
-    later end counts. Only collectives that the first rank finished after ``from_ns``, and not after
-    ``until_ns``, are compared. ``members`` are the numbers of members by group: a collective with
-    fewer entries is left out.
+    entered: int
+    rank: int
+    ended: int
+    host: int
+    unsure: int
 
-    ``unsure`` is the uncertainty of ``entered`` relative to other values of ``host``. Entries of
-    one host share a clock. A rank counts as last only if the difference exceeds the uncertainty of
-    both clocks, and the reported lateness is reduced by that uncertainty. Otherwise the collective
-    counts in ``n_unsure``, and also in ``n_compared``.
-    """
-    n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
-        seen, from_ns, until_ns, dict(members or {})
-    )
-    return StragglerReport(n_compared, tuple(LateRank(*its) for its in late), n_unsure, unsure_ns)
+
+class _Comparison:
+    """Sums of the collectives that were compared."""
+
+    def __init__(self) -> None:
+        self._n_compared = self._n_unsure = self._unsure_ns = 0
+        self._late: dict[int, LateRank] = {}
+
+    def compare(self, ranks: Iterable[_Entry]) -> None:
+        """Find the last rank of a collective, and its delay after the median of the others.
+
+        Entries of one host share a clock. Between hosts, the uncertainty of both clocks is taken
+        for time that the others came later.
+        """
+        *others, last = sorted(ranks)
+        latest = sorted(
+            (its.entered + doubt, doubt)
+            for its in others
+            for doubt in [0 if its.host == last.host else its.unsure + last.unsure]
+        )
+        self._n_compared += 1
+        if last.entered < latest[-1][0]:
+            self._n_unsure += 1
+            self._unsure_ns = max(self._unsure_ns, latest[-1][1])
+            return
+        n = len(latest)
+        late_ns = last.entered - (latest[(n - 1) // 2][0] + latest[n // 2][0]) // 2
+        before = self._late.get(last.rank) or LateRank(last.rank, 0, 0, 0)
+        self._late[last.rank] = LateRank(
+            last.rank,
+            before.count + 1,
+            min(before.late_ns + late_ns, LAST_NS),
+            max(before.worst_ns, late_ns),
+        )
+
+    def report(self) -> StragglerReport:
+        """Return the sums, with the late ranks in order."""
+        late = tuple(self._late[rank] for rank in sorted(self._late))
+        return StragglerReport(self._n_compared, late, self._n_unsure, self._unsure_ns)
