@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from phalanx import _native
 from phalanx._native import TraceSummarizer
@@ -28,6 +29,10 @@ __all__ = [
 
 # One collective of one rank: group, place in it, when the rank entered and left it (0: it runs).
 ENTRY = struct.Struct("=4Q")
+# When a rank entered a collective, the rank, when it left (0: it runs); its host, and the largest
+# error of its clock beside another host's. In a plain tuple, as many of these are made.
+_Entry: TypeAlias = tuple[int, int, int, int, int]
+_ENDED = itemgetter(2)
 # The latest time that a root or a client accepts. Any process may have written the page.
 LAST_NS = (1 << 62) - 1
 LONGEST_LOOKS = 8  # most incomplete looks to keep while a slow host's entries are missing
@@ -123,9 +128,9 @@ class Lateness:
         for rank, packed in entries.items():
             clock = clocks.get(rank, (0, 0))
             for group, place, entered, ended in ENTRY.iter_unpack(packed):
-                at = _Entry(min(entered, LAST_NS), rank, min(ended, LAST_NS), *clock)
-                self._collectives.setdefault((group, place), {})[rank] = at
-                self._seen.add((group, place))
+                key = (group, place)
+                self._seen.add(key)
+                self._collectives.setdefault(key, {})[rank] = (entered, rank, ended, *clock)
         if not is_whole:
             self._n_kept += 1
             if self._n_kept > LONGEST_LOOKS:
@@ -133,9 +138,9 @@ class Lateness:
             return StragglerReport()
         found = _Comparison()
         for key, ranks in tuple(self._collectives.items()):
-            over_ns = min((its.ended for its in ranks.values() if its.ended), default=LAST_NS + 1)
+            over_ns = min(filter(None, map(_ENDED, ranks.values())), default=now_ns + 1)
             if over_ns > self._until_ns:
-                if over_ns > LAST_NS and key not in self._seen:  # its ranks ran it, and are gone
+                if over_ns > now_ns and key not in self._seen:  # its ranks ran it, and are gone
                     del self._collectives[key]
                 continue
             del self._collectives[key]
@@ -147,22 +152,12 @@ class Lateness:
         return found.report()
 
 
-class _Entry(NamedTuple):
-    """When a rank entered and left a collective (0: it runs), by the clock of its host."""
-
-    entered: int
-    rank: int
-    ended: int
-    host: int
-    unsure: int
-
-
 class _Comparison:
     """Sums of the collectives that were compared."""
 
     def __init__(self) -> None:
         self._n_compared = self._n_unsure = self._unsure_ns = 0
-        self._late: dict[int, LateRank] = {}
+        self._late: dict[int, tuple[int, int, int]] = {}  # by rank: count, sum, largest
 
     def compare(self, ranks: Iterable[_Entry]) -> None:
         """Find the last rank of a collective, and its delay after the median of the others.
@@ -170,28 +165,26 @@ class _Comparison:
         Entries of one host share a clock. Between hosts, the uncertainty of both clocks is taken
         for time that the others came later.
         """
-        *others, last = sorted(ranks)
+        *others, (last_ns, rank, _, own_host, own_unsure) = sorted(ranks)
         latest = sorted(
-            (its.entered + doubt, doubt)
-            for its in others
-            for doubt in [0 if its.host == last.host else its.unsure + last.unsure]
+            (entered + doubt, doubt)
+            for entered, _, _, host, unsure in others
+            for doubt in [0 if host == own_host else unsure + own_unsure]
         )
         self._n_compared += 1
-        if last.entered < latest[-1][0]:
+        if last_ns < latest[-1][0]:
             self._n_unsure += 1
             self._unsure_ns = max(self._unsure_ns, latest[-1][1])
             return
         n = len(latest)
-        late_ns = last.entered - (latest[(n - 1) // 2][0] + latest[n // 2][0]) // 2
-        before = self._late.get(last.rank) or LateRank(last.rank, 0, 0, 0)
-        self._late[last.rank] = LateRank(
-            last.rank,
-            before.count + 1,
-            min(before.late_ns + late_ns, LAST_NS),
-            max(before.worst_ns, late_ns),
-        )
+        late_ns = last_ns - (latest[(n - 1) // 2][0] + latest[n // 2][0]) // 2
+        count, sum_ns, worst_ns = self._late.get(rank, (0, 0, 0))
+        self._late[rank] = (count + 1, sum_ns + late_ns, max(worst_ns, late_ns))
 
     def report(self) -> StragglerReport:
         """Return the sums, with the late ranks in order."""
-        late = tuple(self._late[rank] for rank in sorted(self._late))
+        late = tuple(
+            LateRank(rank, count, min(sum_ns, LAST_NS), min(worst_ns, LAST_NS))
+            for rank, (count, sum_ns, worst_ns) in sorted(self._late.items())
+        )
         return StragglerReport(self._n_compared, late, self._n_unsure, self._unsure_ns)
