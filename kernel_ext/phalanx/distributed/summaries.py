@@ -7,7 +7,7 @@ names. A supervisor imports it, so it does without numpy.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,18 +20,20 @@ from .control import AbortKind
 __all__ = [
     "ENTRY",
     "LAST_NS",
+    "Entry",
     "Lateness",
     "NewSpans",
     "StragglerReport",
     "TraceSummarizer",
+    "find_stragglers",
     "new_spans",
 ]
 
 # One collective of one rank: group, place in it, when the rank entered and left it (0: it runs).
 ENTRY = struct.Struct("=4Q")
 # When a rank entered a collective, the rank, when it left (0: it runs); its host, and the largest
-# error of its clock beside another host's. In a plain tuple, as many of these are made.
-_Entry: TypeAlias = tuple[int, int, int, int, int]
+# error of its clock beside another host's. A plain tuple, because many are made.
+Entry: TypeAlias = tuple[int, int, int, int, int]
 _ENDED = itemgetter(2)
 # The latest time that a root or a client accepts. Any process may have written the page.
 LAST_NS = (1 << 62) - 1
@@ -103,7 +105,7 @@ class Lateness:
         Entries from before are missing.
         """
         # By group and place, then by rank.
-        self._collectives: dict[tuple[int, int], dict[int, _Entry]] = {}
+        self._collectives: dict[tuple[int, int], dict[int, Entry]] = {}
         self._seen: set[tuple[int, int]] = set()  # in this look
         self._n_kept = 0
         self._from_ns = self._until_ns = now_ns
@@ -136,7 +138,7 @@ class Lateness:
             if self._n_kept > LONGEST_LOOKS:
                 self.restart(now_ns)
             return StragglerReport()
-        found = _Comparison()
+        due = []
         for key, ranks in tuple(self._collectives.items()):
             over_ns = min(filter(None, map(_ENDED, ranks.values())), default=now_ns + 1)
             if over_ns > self._until_ns:
@@ -144,47 +146,43 @@ class Lateness:
                     del self._collectives[key]
                 continue
             del self._collectives[key]
-            if over_ns > self._from_ns and len(ranks) >= max(2, members.get(key[0], 2)):
-                found.compare(ranks.values())
+            if over_ns > self._from_ns and len(ranks) >= members.get(key[0], 2):
+                due.append(ranks.values())
         self._seen.clear()
         self._n_kept = 0
         self._from_ns, self._until_ns = self._until_ns, now_ns
-        return found.report()
+        return find_stragglers(due)
 
 
-class _Comparison:
-    """Sums of the collectives that were compared."""
+def find_stragglers(collectives: Iterable[Collection[Entry]]) -> StragglerReport:
+    """Count collectives and find the ranks that arrived last, from one entry per rank.
 
-    def __init__(self) -> None:
-        self._n_compared = self._n_unsure = self._unsure_ns = 0
-        self._late: dict[int, tuple[int, int, int]] = {}  # by rank: count, sum, largest
-
-    def compare(self, ranks: Iterable[_Entry]) -> None:
-        """Find the last rank of a collective, and its delay after the median of the others.
-
-        Entries of one host share a clock. Between hosts, the uncertainty of both clocks is taken
-        for time that the others came later.
-        """
-        *others, (last_ns, rank, _, own_host, own_unsure) = sorted(ranks)
+    Left out is what no rank has left, or only one has entered. A rank is late by its delay after
+    the median of the others. Entries of one host share a clock. Between hosts, a rank counts as
+    last only if the difference exceeds the errors of both clocks, and its delay is reduced by them.
+    """
+    n_compared = n_unsure = unsure_ns = 0
+    late: dict[int, tuple[int, int, int]] = {}  # by rank: count, sum, largest
+    for entries in collectives:
+        if len(entries) < 2 or not any(map(_ENDED, entries)):
+            continue
+        *others, (last_ns, rank, _, own_host, own_unsure) = sorted(entries)
         latest = sorted(
             (entered + doubt, doubt)
             for entered, _, _, host, unsure in others
             for doubt in [0 if host == own_host else unsure + own_unsure]
         )
-        self._n_compared += 1
+        n_compared += 1
         if last_ns < latest[-1][0]:
-            self._n_unsure += 1
-            self._unsure_ns = max(self._unsure_ns, latest[-1][1])
-            return
+            n_unsure += 1
+            unsure_ns = max(unsure_ns, latest[-1][1])
+            continue
         n = len(latest)
         late_ns = last_ns - (latest[(n - 1) // 2][0] + latest[n // 2][0]) // 2
-        count, sum_ns, worst_ns = self._late.get(rank, (0, 0, 0))
-        self._late[rank] = (count + 1, sum_ns + late_ns, max(worst_ns, late_ns))
-
-    def report(self) -> StragglerReport:
-        """Return the sums, with the late ranks in order."""
-        late = tuple(
-            LateRank(rank, count, min(sum_ns, LAST_NS), min(worst_ns, LAST_NS))
-            for rank, (count, sum_ns, worst_ns) in sorted(self._late.items())
-        )
-        return StragglerReport(self._n_compared, late, self._n_unsure, self._unsure_ns)
+        count, sum_ns, worst_ns = late.get(rank, (0, 0, 0))
+        late[rank] = (count + 1, sum_ns + late_ns, max(worst_ns, late_ns))
+    ranks = tuple(
+        LateRank(rank, count, min(sum_ns, LAST_NS), min(worst_ns, LAST_NS))
+        for rank, (count, sum_ns, worst_ns) in sorted(late.items())
+    )
+    return StragglerReport(n_compared, ranks, n_unsure, unsure_ns)
