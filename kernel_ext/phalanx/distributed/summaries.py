@@ -90,7 +90,7 @@ class StragglerReport(NamedTuple):
 
 
 class Lateness:
-    """Finds the ranks that come last to collectives, from the entries of all ranks.
+    """Finds the ranks that come last to collectives.
 
     A look reads the recorders of all ranks, one after the other. A collective is compared in the
     look after the one that has seen its end: by then the entries of all its ranks have been read.
@@ -155,9 +155,9 @@ class Lateness:
 
 
 def find_stragglers(collectives: Iterable[Collection[Entry]]) -> StragglerReport:
-    """Count collectives and find the ranks that arrived last, from one entry per rank.
+    """Count collectives and find the ranks that arrived last.
 
-    Left out is what no rank has left, or only one has entered. A rank is late by its delay after
+    A collective has one entry per rank. Left out is what no rank has left, or only one has entered. A rank is late by its delay after
     the median of the others. Entries of one host share a clock. Between hosts, a rank counts as
     last only if the difference exceeds the errors of both clocks, and its delay is reduced by them.
     """
