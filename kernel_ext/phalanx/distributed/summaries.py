@@ -157,9 +157,10 @@ class Lateness:
 def find_stragglers(collectives: Iterable[Collection[Entry]]) -> StragglerReport:
     """Count collectives and find the ranks that arrived last.
 
-    A collective has one entry per rank. Left out is what no rank has left, or only one has entered. A rank is late by its delay after
-    the median of the others. Entries of one host share a clock. Between hosts, a rank counts as
-    last only if the difference exceeds the errors of both clocks, and its delay is reduced by them.
+    A collective has one entry per rank. Left out is what no rank has left, or only one has
+    entered. A rank is late by its delay after the median of the others. Entries of one host share a
+    clock. Between hosts, a rank counts as last only if the difference exceeds the errors of both
+    clocks, and its delay is reduced by them.
     """
     n_compared = n_unsure = unsure_ns = 0
     late: dict[int, tuple[int, int, int]] = {}  # by rank: count, sum, largest
