@@ -17,9 +17,11 @@ from phalanx.distributed.control import AbortKind
 from phalanx.distributed.summaries import (
     ENTRY,
     LAST_NS,
+    LONGEST_LOOKS,
     Lateness,
     StragglerReport,
     TraceSummarizer,
+    find_stragglers,
     new_spans,
 )
 from phalanx.protocol import LateRank, Span
@@ -114,17 +116,23 @@ def test_who_came_last_and_by_how_much():
     found = _compared(look)
     assert found.n_compared == 1
     assert found.late == (LateRank(1, 1, 30, 30),)  # 20 is the median
-    both = {rank: its + _entries(rows[rank], group=5) for rank, its in look.items()}
-    assert _compared(both).late == (LateRank(1, 2, 60, 30),)
+    both = {rank: its + _entries((1, 10 * rank, 60), group=5) for rank, its in look.items()}
+    assert _compared(both).late == (LateRank(1, 1, 30, 30), LateRank(3, 1, 20, 20))
+    both[1] += _entries((2, 50, 60))
+    both[2] += _entries((2, 44, 60))
+    both[3] += _entries((2, 41, 60))
+    assert _compared(both).late[0] == LateRank(1, 2, 30 + 8, 30)  # between two: their mean
     assert _compared(look, members={0: 4}).n_compared == 1
     assert _compared(look, members={0: 5}) == StragglerReport()
     del look[2], look[3]
     assert _compared(look, clocks={0: (0, 0), 1: (1, 39)}).late == (LateRank(1, 1, 1, 1),)
+    assert _compared(look, clocks={0: (0, 41), 1: (0, 41)}).late == (LateRank(1, 1, 40, 40),)
     # 40 apart: nobody can tell.
     assert _compared(look, clocks={0: (0, 0), 1: (1, 41)}) == StragglerReport(1, (), 1, 41)
     for rows in ({0: (1, 10, 0), 1: (1, 50, 0)}, {0: (1, 10, 60)}, {}):  # it runs, or is alone
         look = {rank: _entries(row) for rank, row in rows.items()}
         assert _compared(look) == StragglerReport()
+    assert find_stragglers([[(10, 0, 0, 0, 0), (50, 1, 0, 0, 0)]]) == StragglerReport()
     # Any process may have written the page: no number is too large for a client.
     look = {0: _entries((1, 0, 60)), 1: _entries((1, (1 << 64) - 1, 60))}
     assert _compared(look).late == (LateRank(1, 1, LAST_NS, LAST_NS),)
@@ -145,6 +153,24 @@ def test_a_collective_is_counted_once_over_many_looks():
     take({0: _entries((5, 260, 0), (6, 260, 1 << 63))}, 300)
     take({}, 350)
     assert not lateness._collectives
+
+
+def test_entries_are_kept_until_all_ranks_were_read_but_not_for_ever():
+    lateness = Lateness()
+    take = partial(lateness.take, clocks={}, members={})
+    for first, n_looks, expected in (
+        (1, LONGEST_LOOKS, 1),
+        (50, LONGEST_LOOKS, 1),
+        (99, LONGEST_LOOKS + 1, 0),
+    ):
+        take({0: _entries((first, first, first + 3))}, first, is_whole=False)
+        for at in range(1, n_looks):
+            take({}, first + at, is_whole=False)
+        take({1: _entries((first, first + 1, first + 3))}, first + 20)
+        assert take({}, first + 30).n_compared == expected
+    lateness.restart(200)  # a host is lost: what ended before is not known of all its ranks
+    before = {0: _entries((1, 150, 160)), 1: _entries((1, 151, 160))}
+    assert [take(look, at).n_compared for look, at in ((before, 250), ({}, 300))] == [0, 0]
 
 
 class _Rank:
