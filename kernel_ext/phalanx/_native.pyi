@@ -186,33 +186,15 @@ class TraceSummarizer:
         list[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]],
         int,
         bytes,
-        list[tuple[int, int, int, int, bool]],
     ]:
-        """Return ``(spans, missed, entries, uses)`` of records as `ControlPage.trace` packs them.
+        """Return ``(spans, missed, entries)`` of records as `ControlPage.trace` packs them.
 
-        Spans and uses have the fields of `phalanx.protocol`'s, with numbers (0 to 255) for names.
-        At most 16 spans are of finished operations (64 after a pause); each running operation has
-        its own span. ``missed`` operations began, ended and were overwritten since the last read.
+        Spans have the fields of `phalanx.protocol`'s, with numbers (0 to 255) for names. At most 16
+        spans are of finished operations (64 after a pause); each running operation has its own
+        span. ``missed`` operations began, ended and were overwritten since the last read.
         ``entries`` are group, place, entered and ended (0: it runs) of the 128 newest collectives,
         in words of 64 bits.
         """
-
-def entered(entries: bytes, rank: int, host: int, unsure_ns: int) -> bytes:
-    """Add ``rank`` before each of the entries, and ``host`` after.
-
-    Times are of the clock of ``host``; ``unsure_ns`` is its largest error beside another host's.
-    """
-
-def find_stragglers(
-    seen: bytes, from_ns: int, until_ns: int, members: dict[int, int]
-) -> tuple[int, list[tuple[int, int, int, int]], int, int]:
-    """Find late ranks in the result of `entered`.
-
-    Returns ``(compared, late, unsure, unsure_ns)``. Compared are collectives that the first rank
-    completed after ``from_ns`` and not after ``until_ns``. A group in ``members`` counts only when
-    this number of its ranks is present. ``late`` has ``(rank, count, late_ns, worst_ns)`` of the
-    ranks that came last to some collective.
-    """
 
 @final
 class Arena:
@@ -302,8 +284,9 @@ class Group:
     ) -> None:
         """Run an operation: a collective, "barrier", "split", "send" or "recv".
 
-        x and out are C-contiguous numpy arrays of the same supported dtype. ``dtype`` names the
-        type of their bytes if numpy has no name for it (uint16 as "bfloat16").
+        x and out are C-contiguous, aligned numpy arrays of the same supported dtype. ``dtype`` is
+        "bfloat16" for such bits in uint16, else "". The caller has checked them: other arrays raise
+        a ValueError that does not say what is wrong.
 
         out has the size of x and may be x, with three exceptions. "all_gather" and "split": out is
         size times as large, and x may be this rank's block of out. "sum_scatter": x has one block

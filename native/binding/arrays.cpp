@@ -1,16 +1,43 @@
-// Checks and conversion of numpy arrays, with the error texts.
+// Read numpy arrays and names of operations as the engine takes them. Nothing is converted: an
+// array that does not fit is left to Python, which has the error texts.
 #include "binding/binding.hpp"
 
 namespace phalanx::binding {
 
 namespace {
 
-std::string supported() {
-    std::string names;
+struct NamedDtype {
+    Dtype dtype;
+    PyObject* descr;  // numpy's own, shared by most arrays, but not by unpickled ones
+};
+
+// Made at the first use: it imports numpy, which a supervisor does without. Never destroyed: no
+// destructor runs after the interpreter has shut down.
+struct Known {
+    std::vector<NamedKind> kinds;
+    std::vector<NamedDtype> dtypes;
+};
+
+NamedKind named(OpKind kind) {
+    const bool keeps_shape = kind == OpKind::kAllSum || kind == OpKind::kAllMax ||
+                             kind == OpKind::kAllMin || kind == OpKind::kBroadcast ||
+                             is_message(kind);
+    return {kind, keeps_shape, PyUnicode_InternFromString(name_of(kind).c_str())};
+}
+
+const Known& known() {
+    // Not made by an initializer: other threads would hold the GIL while they wait for that.
+    static const Known* it = nullptr;
+    if (it != nullptr) return *it;
+    auto* made = new Known;
+    for (const OpKind kind : kOpKinds) made->kinds.push_back(named(kind));
     for (const Dtype dtype : all_dtypes()) {
-        names += (names.empty() ? "" : ", ") + std::string(name_of(dtype));
+        if (dtype == Dtype::bfloat16) continue;  // from ml_dtypes, not numpy
+        const std::string name(name_of(dtype));
+        made->dtypes.push_back({dtype, py::dtype(name).release().ptr()});
     }
-    return names;
+    if (it == nullptr) it = made;  // else another thread was first, while numpy ran Python code
+    return *it;
 }
 
 constexpr int kFirstCustomNumber = 256;  // NPY_USERDEF: first number of dtypes from other packages
@@ -24,31 +51,6 @@ bool is_bfloat16(const py::dtype& dtype) {
     const std::string_view name = reinterpret_cast<const PyTypeObject*>(scalar)->tp_name;
     return name.substr(name.rfind('.') + 1) == name_of(Dtype::bfloat16);
 }
-
-// The caller names the dtype of the bytes; only their size can be checked.
-Dtype dtype_as(const py::array& array, const char* name, std::string_view wanted) {
-    const auto dtype = dtype_named(wanted);
-    if (!dtype) {
-        throw py::value_error("dtype " + std::string(wanted) +
-                              " is not supported; supported: " + supported());
-    }
-    const py::dtype own = array.dtype();
-    const bool has_swapped = own.byteorder() != '=' && own.byteorder() != '|';
-    if (std::string_view("biufcV").find(own.kind()) == std::string_view::npos || has_swapped ||
-        own.attr("hasobject").cast<bool>()) {
-        throw py::type_error(std::string(name) + " has dtype " + py::str(own).cast<std::string>() +
-                             "; only native numbers or raw bytes can be read as " +
-                             std::string(wanted));
-    }
-    if (static_cast<std::size_t>(own.itemsize()) != size_of(*dtype)) {
-        throw py::value_error(std::string(name) + " has elements of " +
-                              std::to_string(own.itemsize()) + " bytes; " + std::string(wanted) +
-                              " has " + std::to_string(size_of(*dtype)));
-    }
-    return *dtype;
-}
-
-}  // namespace
 
 // By kind and size, not by the type number: long and long long are both int64 on Linux. longdouble
 // and clongdouble have the kinds of float64 and complex128, but not their sizes.
@@ -83,40 +85,69 @@ Dtype dtype_of(const py::dtype& dtype) {
     }
 }
 
-View view_of(const py::handle& object, const char* name, bool is_output, std::string_view dtype) {
-    if (!py::isinstance<py::array>(object)) {
-        throw py::type_error(
-            std::string(name) + " must be a numpy array, not " +
-            py::str(py::type::handle_of(object).attr("__name__")).cast<std::string>());
+// `as` names the dtype of the bytes if numpy has no name for it, else "".
+Dtype dtype_read_as(PyObject* descr, std::string_view as) {
+    for (const NamedDtype& its : known().dtypes) {
+        if (its.descr != descr) continue;
+        if (as.empty()) return its.dtype;
+        const bool is_bits = its.dtype == Dtype::uint16 && as == name_of(Dtype::bfloat16);
+        return is_bits ? Dtype::bfloat16 : Dtype::none;
     }
-    const auto array = py::reinterpret_borrow<py::array>(object);
-    View view;
-    view.dtype = dtype.empty() ? dtype_of(array.dtype()) : dtype_as(array, name, dtype);
-    if (view.dtype == Dtype::none) {
-        throw py::type_error(std::string(name) + " has dtype " +
-                             py::str(array.dtype()).cast<std::string>() +
-                             "; supported, in native byte order: " + supported());
+    if (!as.empty()) return Dtype::none;
+    return dtype_of(py::reinterpret_borrow<py::dtype>(py::handle(descr)));
+}
+
+// Null for anything but a contiguous, aligned array.
+const Array* array_with(PyObject* object, int flags) {
+    if (!Api::get().PyArray_Check_(object)) return nullptr;
+    const Array* array = py::detail::array_proxy(object);
+    const int needed = flags | Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_;
+    return (array->flags & needed) == needed ? array : nullptr;
+}
+
+}  // namespace
+
+const NamedKind* kind_of(PyObject* name) {
+    for (const NamedKind& its : known().kinds) {
+        if (its.name == name) return &its;
     }
-    const int flags = array.flags();
-    if ((flags & py::array::c_style) == 0) {
-        throw py::value_error(std::string(name) +
-                              " must be C-contiguous; numpy.ascontiguousarray makes it so");
+    return nullptr;
+}
+
+bool ArrayCall::read_input(PyObject* x, std::string_view dtype, bool is_written) {
+    input_ = array_with(x, is_written ? Api::NPY_ARRAY_WRITEABLE_ : 0);
+    if (input_ == nullptr || input_->nd > static_cast<int>(kMostDims)) return false;
+    call.dtype = dtype_read_as(input_->descr, dtype);
+    call.count = 1;
+    for (int axis = 0; axis < input_->nd; ++axis) {
+        dims_[axis] = static_cast<std::uint64_t>(input_->dimensions[axis]);
+        call.count *= dims_[axis];
     }
-    if ((flags & py::detail::npy_api::NPY_ARRAY_ALIGNED_) == 0) {
-        throw py::value_error(std::string(name) +
-                              " must be aligned; numpy.ascontiguousarray(x.copy()) makes it so");
+    call.shape = {dims_.data(), static_cast<std::size_t>(input_->nd)};
+    call.x = reinterpret_cast<const std::byte*>(input_->data);
+    if (is_written) call.out = reinterpret_cast<std::byte*>(input_->data);
+    return call.dtype != Dtype::none;
+}
+
+bool ArrayCall::read_output(PyObject* out, std::string_view dtype, const Group& group) {
+    output_ = array_with(out, Api::NPY_ARRAY_WRITEABLE_);
+    if (output_ == nullptr ||
+        (output_->descr != input_->descr && dtype_read_as(output_->descr, dtype) != call.dtype)) {
+        return false;
     }
-    if (is_output && !array.writeable()) {
-        throw py::value_error(std::string(name) + " is read-only");
+    std::uint64_t count = 1;
+    for (int axis = 0; axis < output_->nd; ++axis) {
+        count *= static_cast<std::uint64_t>(output_->dimensions[axis]);
     }
-    view.data = static_cast<const std::byte*>(array.data());
-    if (is_output) view.writable = static_cast<std::byte*>(const_cast<void*>(array.data()));
-    view.count = static_cast<std::uint64_t>(array.size());
-    view.shape.reserve(static_cast<std::size_t>(array.ndim()));
-    for (py::ssize_t axis = 0; axis < array.ndim(); ++axis) {
-        view.shape.push_back(static_cast<std::uint64_t>(array.shape(axis)));
-    }
-    return view;
+    if (count != out_count(call.kind, call.count, group.size())) return false;
+    call.out = reinterpret_cast<std::byte*>(output_->data);
+    const std::uint64_t nbytes = call.count * size_of(call.dtype);
+    is_apart = call.x + nbytes <= call.out || call.out + count * size_of(call.dtype) <= call.x;
+    // A shifted overlap would be overwritten while it is read. If every element stays in its place,
+    // x and out may be the same; if every rank gets another block of x, they may not.
+    const auto own_block =
+        static_cast<std::uint64_t>(call.kind == OpKind::kAllGather ? group.rank() : 0);
+    return is_apart || (!has_blocks(call.kind) && call.x == call.out + own_block * nbytes);
 }
 
 void register_convert(py::module_& module) {

@@ -7,47 +7,6 @@ namespace phalanx::binding {
 
 namespace {
 
-OpKind kind_named(std::string_view name) {
-    static const auto names = [] {
-        std::vector<std::string> made;
-        for (const OpKind kind : kOpKinds) made.push_back(name_of(kind));
-        return made;
-    }();
-    for (std::size_t i = 0; i < names.size(); ++i) {
-        if (names[i] == name) return kOpKinds[i];
-    }
-    throw py::value_error("no operation is called '" + std::string(name) + "'");
-}
-
-void check_same(const View& x, const View& out, OpKind kind, int size) {
-    if (x.dtype != out.dtype) {
-        throw py::type_error("out has dtype " + std::string(name_of(out.dtype)) + ", x has " +
-                             std::string(name_of(x.dtype)));
-    }
-    const std::uint64_t needed = out_count(kind, x.count, size);
-    if (out.count != needed) {
-        throw py::value_error("out has " + std::to_string(out.count) + " elements; " +
-                              std::to_string(needed) + " are needed");
-    }
-}
-
-// A shifted overlap would be overwritten while it is read. If every element stays in its place, x
-// and out may be the same; if every rank gets another block of x, they may not.
-void check_overlap(const View& x, const View& out, OpKind kind, int rank) {
-    const auto size = size_of(x.dtype);
-    const bool is_apart =
-        x.data + x.count * size <= out.data || out.data + out.count * size <= x.data;
-    if (is_apart) return;
-    if (has_blocks(kind)) {
-        throw py::value_error("x and out of " + name_of(kind) +
-                              " overlap; they must be apart: leave out away, or give another");
-    }
-    const auto own_block = static_cast<std::uint64_t>(kind == OpKind::kAllGather ? rank : 0);
-    if (x.data != out.data + own_block * x.count * size) {
-        throw py::value_error("x and out overlap; they must be the same memory or apart");
-    }
-}
-
 using Sockets = std::map<int, std::vector<int>>;  // by peer, in the same order at both ends
 
 // The end of a group waits for its threads, which may be stuck: other threads need the GIL then.
@@ -200,37 +159,28 @@ void run_call(Group& group, Call& call) {
 
 namespace {
 
-// An operation as called from Python; `call.shape` points into `array`, which may be moved. Only a
+// Reads the arguments of an operation, which Python has checked: so the texts are short. Only a
 // send has no `out`, only recv and barrier have no `x`.
-struct Prepared {
-    View array;
-    Call call;
-};
-
-Prepared prepare(const Group& group, std::string_view op, const py::handle& x_array,
-                 const py::handle& out_array, int root, const std::optional<double>& timeout,
-                 std::string_view dtype) {
-    Prepared prepared;
-    Call& call = prepared.call;
-    call.kind = kind_named(op);
+void prepare(ArrayCall& read, const Group& group, py::str op, const py::object& x,
+             const py::object& out, int root, const std::optional<double>& timeout,
+             std::string_view dtype) {
+    PyUnicode_InternInPlace(&op.ptr());
+    const NamedKind* named = kind_of(op.ptr());
+    const auto check = [&](bool is_right, const char* what) {
+        if (!is_right)
+            throw py::value_error(op.cast<std::string>() + ": the engine cannot " + what);
+    };
+    check(named != nullptr, "do this");
+    Call& call = read.call;
+    call.kind = named->kind;
     call.root = root;
     call.timeout = to_duration(timeout);
-    if (call.kind == OpKind::kBarrier) return prepared;
-    View& x = prepared.array;
-    x = call.kind == OpKind::kRecv ? view_of(out_array, "out", true, dtype)
-                                   : view_of(x_array, "x", false, dtype);
-    call.dtype = x.dtype;
-    call.count = x.count;
-    call.shape = x.shape;
-    call.x = x.data;
-    call.out = x.writable;
-    if (is_message(call.kind)) return prepared;
-    const View out = view_of(out_array, "out", true, dtype);
-    call.out = out.writable;
+    if (call.kind == OpKind::kBarrier) return;
+    const bool is_recv = call.kind == OpKind::kRecv;
+    check(read.read_input((is_recv ? out : x).ptr(), dtype, is_recv), "use the array as it is");
     group.check_call(call);  // before the size of out, which is computed from a valid x
-    check_same(x, out, call.kind, group.size());
-    check_overlap(x, out, call.kind, group.rank());
-    return prepared;
+    if (is_message(call.kind)) return;
+    check(read.read_output(out.ptr(), dtype, group), "write its result to out");
 }
 
 // The native record holds the arrays, not this struct: a Work without references still runs, and
@@ -254,10 +204,11 @@ struct Arrays {
     }
 };
 
-PyWork submit(const std::shared_ptr<Group>& group, std::string_view op, const py::object& x,
+PyWork submit(const std::shared_ptr<Group>& group, const py::str& op, const py::object& x,
               const py::object& out, int root, const std::optional<double>& timeout,
               std::string_view dtype) {
-    Prepared prepared = prepare(*group, op, x, out, root, timeout, dtype);
+    ArrayCall prepared;
+    prepare(prepared, *group, op, x, out, root, timeout, dtype);
     if (is_message(prepared.call.kind)) throw UsageError("messages cannot be submitted");
     const auto arrays = std::make_shared<Arrays>(x, out);
     if (group->has_finished()) group->drop_finished();
@@ -328,9 +279,10 @@ void register_group(py::module_& module) {
                                    [](const Group& self) { return to_tuple(self.failure()); })
             .def(
                 "run",
-                [](Group& self, std::string_view op, const py::object& x, const py::object& out,
+                [](Group& self, const py::str& op, const py::object& x, const py::object& out,
                    int root, const std::optional<double>& timeout, std::string_view dtype) {
-                    Prepared prepared = prepare(self, op, x, out, root, timeout, dtype);
+                    ArrayCall prepared;
+                    prepare(prepared, self, op, x, out, root, timeout, dtype);
                     run_call(self, prepared.call);
                 },
                 py::arg("op"), py::arg("x") = py::none(), py::arg("out") = py::none(),

@@ -6,7 +6,6 @@
 #include "binding/binding.hpp"
 #include "collectives/operation/op.hpp"
 #include "monitoring/recorder.hpp"
-#include "monitoring/stragglers.hpp"
 #include "monitoring/trace_summary.hpp"
 
 namespace phalanx::binding {
@@ -86,35 +85,9 @@ py::tuple counters_of(const PyPage& self, int slot) {
                           clamp_untrusted(sums[2]), clamp_untrusted(sums[3]), wires);
 }
 
-void register_trace(py::module_& module) { module.def("trace_names", &names); }
-
-}  // namespace phalanx::binding
-
-// phalanx._native.TraceSummarizer, and late ranks: results computed from records and entries.
-namespace phalanx::binding {
-
 namespace {
 
-// Copies bytes into a vector of structs of 64-bit words.
-template <class Words>
-std::vector<Words> unpacked(const py::bytes& packed, const char* what) {
-    static_assert(std::is_trivially_copyable_v<Words>);
-    const std::string_view bytes = packed;
-    if (bytes.size() % sizeof(Words) != 0) {
-        throw UsageError(std::string("these are no whole ") + what);
-    }
-    std::vector<Words> words(bytes.size() / sizeof(Words));
-    if (!words.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
-    return words;
-}
-
-template <class Words>
-py::bytes packed_of(const std::vector<Words>& words) {
-    const auto bytes = std::as_bytes(std::span(words));
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// The format of packed() in bind_monitoring.cpp.
+// The format of packed() above.
 struct PackedRecord {
     std::uint64_t number_and_open;
     TraceRing::Words words;
@@ -127,60 +100,31 @@ py::tuple tuple_of(const OperationSummary& its) {
 
 // Keeps the GIL: it takes about 20 us, and the GIL protects the reader.
 py::tuple read(TraceSummarizer& self, const py::bytes& packed) {
-    std::vector<TraceRing::Snapshot> records;
-    {
-        const auto its = unpacked<PackedRecord>(packed, "records");
-        records.reserve(its.size());
-        for (const auto& [number, words] : its) {
-            records.push_back({number >> 1, (number & 1) != 0, words});
-        }
+    const std::string_view bytes = packed;
+    if (bytes.size() % sizeof(PackedRecord) != 0) throw UsageError("these are no whole records");
+    std::vector<TraceRing::Snapshot> records(bytes.size() / sizeof(PackedRecord));
+    for (std::size_t i = 0; i < records.size(); ++i) {
+        PackedRecord its;
+        std::memcpy(&its, bytes.data() + i * sizeof its, sizeof its);
+        records[i] = {its.number_and_open >> 1, (its.number_and_open & 1) != 0, its.words};
     }
     const NewSpans found = self.read(records);
     py::list spans;
     for (const OperationSummary& span : found.spans) spans.append(tuple_of(span));
-    py::list uses;
-    for (const AlgorithmUse& use : found.uses) {
-        uses.append(py::make_tuple(use.op, use.algorithm, use.low, use.high, use.is_split));
-    }
-    return py::make_tuple(spans, found.missed, packed_of(found.entries), uses);
-}
-
-py::bytes entered(const py::bytes& entries, std::int64_t rank, std::int64_t host,
-                  std::int64_t unsure) {
-    std::vector<EntryTime> seen;
-    for (const auto& its : unpacked<CollectiveEntry>(entries, "entries")) {
-        seen.push_back({rank, its.group, its.place, its.entered, its.ended, host, unsure});
-    }
-    return packed_of(seen);
-}
-
-py::tuple compared(const py::bytes& seen, std::int64_t from, std::int64_t until,
-                   std::map<std::uint64_t, std::int64_t> members) {
-    auto entries = unpacked<EntryTime>(seen, "entries");
-    StragglerReport found;
-    {
-        const py::gil_scoped_release released;  // for many ranks some ms; touches no Python object
-        found = find_stragglers(std::move(entries), {from, until, std::move(members)});
-    }
-    py::list late;
-    for (const auto& [rank, its] : found.late) {
-        late.append(py::make_tuple(rank, its.count, its.late, its.worst));
-    }
-    return py::make_tuple(found.n_compared, late, found.n_unsure, found.unsure);
+    const auto entries = std::as_bytes(std::span(found.entries));
+    return py::make_tuple(spans, found.missed,
+                          py::bytes(reinterpret_cast<const char*>(entries.data()), entries.size()));
 }
 
 }  // namespace
 
-void register_spans(py::module_& module) {
+void register_monitoring(py::module_& module) {
+    module.def("trace_names", &names);
     py::class_<TraceSummarizer>(module, "TraceSummarizer", py::is_final())
         .def(py::init<>())
         .def_property_readonly("has_open", &TraceSummarizer::has_open)
         .def_property_readonly("since", &TraceSummarizer::since)
         .def("read", &read, py::arg("packed"));
-    module.def("entered", &entered, py::arg("entries"), py::arg("rank"), py::arg("host"),
-               py::arg("unsure_ns"));
-    module.def("find_stragglers", &compared, py::arg("seen"), py::arg("from_ns"),
-               py::arg("until_ns"), py::arg("members"));
 }
 
 }  // namespace phalanx::binding

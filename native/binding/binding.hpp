@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,8 +22,7 @@ namespace py = pybind11;
 void register_site(py::module_& module);
 void register_errors(py::module_& module);
 void register_page(py::module_& module);
-void register_trace(py::module_& module);
-void register_spans(py::module_& module);
+void register_monitoring(py::module_& module);
 void register_arena(py::module_& module);
 void register_group(py::module_& module);
 void register_fast_path(py::module_& module);
@@ -42,20 +42,43 @@ struct PyArena {
     [[nodiscard]] const Arena& get() const;
 };
 
-// A numpy array that was checked: C-contiguous, aligned, of a supported dtype. `dtype` names the
-// dtype of its bytes if numpy has none for it; empty: numpy's dtype.
-struct View {
-    const std::byte* data = nullptr;
-    std::byte* writable = nullptr;
-    Dtype dtype = Dtype::none;
-    std::uint64_t count = 0;
-    std::vector<std::uint64_t> shape;
-};
-View view_of(const py::handle& array, const char* name, bool is_output,
-             std::string_view dtype = {});
+using Api = py::detail::npy_api;
+using Array = py::detail::PyArray_Proxy;
+inline constexpr std::size_t kMostDims = 64;  // NPY_MAXDIMS of numpy 2
 
-// Returns `none` for dtypes that the engine does not support, including swapped byte order.
-Dtype dtype_of(const py::dtype& dtype);
+struct NamedKind {
+    OpKind kind;
+    bool keeps_shape;
+    PyObject* name;  // interned: the same object as a literal of the caller's
+};
+// Null for any object but the interned name of an operation.
+const NamedKind* kind_of(PyObject* name);
+
+// A call on C-contiguous, aligned arrays of supported dtypes, which the caller holds. Cannot be
+// copied, because `call` refers to the copy of the shape: numpy frees the original if another
+// thread reshapes the array meanwhile. `dtype` is "bfloat16" for such bits in uint16, else "".
+class ArrayCall {
+  public:
+    Call call;
+    bool is_apart = true;  // x and out share no memory
+
+    ArrayCall() = default;
+    ArrayCall(const ArrayCall&) = delete;
+    ArrayCall& operator=(const ArrayCall&) = delete;
+
+    // Reads x; with `is_written` the array that a recv writes. False: the engine cannot use it.
+    [[nodiscard]] bool read_input(PyObject* x, std::string_view dtype, bool is_written = false);
+    // After read_input and `call.kind`: reads out. False: it does not fit x, or overlaps it
+    // wrongly.
+    [[nodiscard]] bool read_output(PyObject* out, std::string_view dtype, const Group& group);
+    [[nodiscard]] const Array& input() const noexcept { return *input_; }
+    [[nodiscard]] const Array& output() const noexcept { return *output_; }
+
+  private:
+    const Array* input_ = nullptr;
+    const Array* output_ = nullptr;
+    std::array<std::uint64_t, kMostDims> dims_;
+};
 
 std::optional<Clock::duration> to_duration(const std::optional<double>& timeout);
 // Runs `body(interrupt)` without the GIL and raises the Python exception for its errors;

@@ -8,8 +8,7 @@ PYBIND11_MODULE(_native, module) {
     register_errors(module);
     register_convert(module);
     register_page(module);
-    register_trace(module);
-    register_spans(module);
+    register_monitoring(module);
     register_arena(module);
     register_group(module);
     register_fast_path(module);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
 #include "collectives/operation/op.hpp"
 #include "monitoring/recorder.hpp"
@@ -23,7 +22,6 @@ class UntrustedRecord {
     [[nodiscard]] std::int64_t number() const noexcept { return clamp_untrusted(seen_->number); }
     [[nodiscard]] bool is_open() const noexcept { return seen_->is_open; }
     [[nodiscard]] int op() const noexcept { return part(0, 0xFF); }
-    [[nodiscard]] int algorithm() const noexcept { return part(8, 0xFF); }
     [[nodiscard]] int failure() const noexcept { return part(kRecordFailure, 0xFF); }
     [[nodiscard]] int peer() const noexcept { return part(40, 0xFFFF); }
     [[nodiscard]] std::int64_t seq() const noexcept {
@@ -160,30 +158,6 @@ std::vector<CollectiveEntry> entries_of(std::span<const UntrustedRecord> fresh) 
     return entries;
 }
 
-std::vector<AlgorithmUse> uses_of(std::span<const UntrustedRecord> fresh) {
-    std::map<int, AlgorithmUse> found;  // by operation, algorithm and whether the group is a split
-    AlgorithmUse* use = nullptr;
-    int last = -1;
-    for (const UntrustedRecord& record : fresh) {
-        const int alike =
-            record.op() | record.algorithm() << 8 | (record.group() != 0 ? 1 << 16 : 0);
-        if (alike != last) {  // neighbours are often equal
-            last = alike;
-            use = &found
-                       .try_emplace(alike,
-                                    AlgorithmUse{record.op(), record.algorithm(), record.nbytes(),
-                                                 record.nbytes(), record.group() != 0})
-                       .first->second;
-        }
-        use->low = std::min(use->low, record.nbytes());
-        use->high = std::max(use->high, record.nbytes());
-    }
-    std::vector<AlgorithmUse> uses;
-    uses.reserve(found.size());
-    for (const auto& [alike, its] : found) uses.push_back(its);
-    return uses;
-}
-
 }  // namespace
 
 std::uint64_t TraceSummarizer::since() const noexcept {
@@ -228,7 +202,6 @@ NewSpans TraceSummarizer::read(std::span<const TraceRing::Snapshot> records) {
     std::sort(open.begin(), open.end());
     open_ = std::move(open);
     found.entries = entries_of(fresh);
-    found.uses = uses_of(fresh);
     if (over.size() > kMostSpans) {
         merge_by_time(std::move(over), found.spans);
     } else {

@@ -53,20 +53,10 @@ struct CollectiveEntry {
     std::uint64_t ended;
 };
 
-// An algorithm used for an operation, with arrays of `low` to `high` bytes.
-struct AlgorithmUse {
-    int op = 0;
-    int algorithm = 0;
-    std::int64_t low = 0;
-    std::int64_t high = 0;
-    bool is_split = false;  // the group is not the world
-};
-
 struct NewSpans {
     std::vector<OperationSummary> spans;  // finished operations, at most kMostSpans (or kMostFirst)
     std::uint64_t missed = 0;             // begun, finished and overwritten since the last look
     std::vector<CollectiveEntry> entries;  // of the newest collectives
-    std::vector<AlgorithmUse> uses;        // of all new operations
 };
 
 // Reads the new records of one recorder since the last look. Running operations are returned at

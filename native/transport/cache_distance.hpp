@@ -70,47 +70,4 @@ inline CacheDistance::Nanoseconds read_sample(const std::byte* sample) noexcept 
                        : took;  // use `seen`: keeps the loads
 }
 
-// Advise the writer of a queue to write past the caches, if the reader's core reads lines slowly
-// that were just written.
-
-// Concurrency: used by the reading thread only.
-class NonTemporalHint {
-  public:
-    // Steps per sample: a sample costs 0.2 us, a step 1 to 6 us (16 KiB near and far).
-    static constexpr unsigned kStepsPerSample = 4;
-
-    // `capacity`: size of the queue in bytes.
-    NonTemporalHint(std::uint64_t capacity, bool is_always_far) noexcept
-        : capacity_(capacity), cache_distance_(is_always_far) {}
-
-    [[nodiscard]] bool is_given() const noexcept { return is_given_; }
-
-    // Whether to sample the step at `tail`, which is about to be read. Only data that came through
-    // a cache counts: for one round of the queue after a change of advice, data may have come
-    // either way.
-    [[nodiscard]] bool wants_sample(std::uint64_t tail) noexcept {
-        return !is_given_ && tail >= sampled_from_ && ++steps_ % kStepsPerSample == 0;
-    }
-    void saw(CacheDistance::Nanoseconds took, std::uint64_t tail) noexcept {
-        cache_distance_.saw(took);
-        if (cache_distance_.is_far()) change(true, tail);
-    }
-    // Withdraw the advice now and then, to test whether the cores are still far.
-    void look(Clock::time_point now, std::uint64_t tail) noexcept {
-        if (is_given_ && !cache_distance_.wants_streaming(now)) change(false, tail);
-    }
-
-  private:
-    void change(bool is_given, std::uint64_t tail) noexcept {
-        is_given_ = is_given;
-        sampled_from_ = tail + capacity_;
-    }
-
-    std::uint64_t capacity_;
-    CacheDistance cache_distance_;
-    bool is_given_ = false;
-    std::uint64_t sampled_from_ = 0;
-    unsigned steps_ = 0;
-};
-
 }  // namespace phalanx

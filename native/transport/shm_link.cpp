@@ -17,6 +17,8 @@ constexpr std::size_t kStepBytes = std::size_t{16} << 10;
 // Least size of a streamed write. A reader checks each step of this size, or the rest of a step
 // after a header that was read separately, so that old advice is always reconsidered.
 constexpr std::size_t kStreamedBytes = 2 * CacheDistance::kSampleBytes;
+// A sample costs 0.2 us, a step 1 to 6 us (16 KiB near and far).
+constexpr unsigned kStepsPerSample = 4;
 
 class ArenaLink final : public Link {
   public:
@@ -32,7 +34,7 @@ class ArenaLink final : public Link {
           epoch_(epoch),
           head_(own_->head.load(std::memory_order_relaxed)),
           tail_(own_->tail.load(std::memory_order_relaxed)),
-          advice_(capacity_, is_always_far) {}
+          cache_distance_(is_always_far) {}
 
     [[nodiscard]] bool has_ended() noexcept override {
         return theirs_->ended_epoch.load(std::memory_order_acquire) == epoch_;
@@ -91,16 +93,19 @@ class ArenaLink final : public Link {
     }
 
   private:
-    // Measures how fast a step comes that is about to be read.
+    // Measures how fast a step comes that is about to be read, and advises the writer: to write
+    // past the caches while the cores are far. Withdraws the advice now and then, to measure again.
     void look_where_cores_sit(const std::byte* step) noexcept {
-        const bool was_given = advice_.is_given();
-        if (was_given) {
-            advice_.look(Clock::now(), tail_);
-        } else if (advice_.wants_sample(tail_)) {
-            advice_.saw(read_sample(step), tail_);
+        if (own_->wants_streaming.load(std::memory_order_relaxed) != 0) {
+            if (!cache_distance_.wants_streaming(Clock::now())) advise_streaming(false);
+        } else if (tail_ >= sampled_from_ && ++steps_ % kStepsPerSample == 0) {
+            cache_distance_.saw(read_sample(step));
+            if (cache_distance_.is_far()) advise_streaming(true);
         }
-        if (advice_.is_given() == was_given) return;
-        own_->wants_streaming.store(was_given ? 0 : 1, std::memory_order_relaxed);
+    }
+    void advise_streaming(bool is_wanted) noexcept {
+        own_->wants_streaming.store(is_wanted ? 1 : 0, std::memory_order_relaxed);
+        sampled_from_ = tail_ + capacity_;
     }
 
     ArenaHalf* own_;
@@ -112,7 +117,11 @@ class ArenaLink final : public Link {
     std::uint64_t epoch_;
     std::uint64_t head_;
     std::uint64_t tail_;
-    NonTemporalHint advice_;  // of this end as the receiver
+    // Of this end as the receiver. Only data that came through a cache counts: for one round of the
+    // queue after a change of advice, data may have come either way.
+    CacheDistance cache_distance_;
+    std::uint64_t sampled_from_ = 0;
+    unsigned steps_ = 0;
 };
 
 }  // namespace

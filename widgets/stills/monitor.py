@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.distributed.recorder import ENTERED, Records
-from phalanx.distributed.summaries import find_stragglers
+from phalanx.distributed.recorder import Records
+from phalanx.distributed.summaries import Entry, find_stragglers
 from phalanx.protocol import HostClock, LateRank, RankInfo, WorldTopology
 from phalanx.workspace import Trace
 
@@ -44,6 +44,7 @@ _LEFT, _RIGHT, _WIDTH, _TITLE, _MARGIN = 118.0, 96.0, 600.0, 46.0, 18.0
 _LANE, _GAP = 20.0, 5.0
 _SMALL_LANE, _SMALL_GAP = 9.0, 2.0
 MANY = 16
+_ENTRY = ["epoch", "group", "seq", "entered_ns", "rank", "done_ns", "host"]
 
 
 def monitor(trace: Trace, t: WorldTopology) -> StillPicture:
@@ -146,11 +147,11 @@ class _Lane:
 def _late_words(records: Records, hosts: Sequence[HostClock]) -> list[str]:
     """Name the ranks that delayed the others."""
     its = records[~np.isin(records.op, ("send", "recv"))]
-    place = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
-    unsure = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
-    began, ended = its["entered_ns"], its["done_ns"]
-    columns = its["rank"], its["group"], place, began, ended, its["host"], unsure
-    found = find_stragglers(np.rec.fromarrays(columns, dtype=ENTERED).tobytes())
+    collectives: dict[tuple[int, ...], list[Entry]] = {}
+    for *key, entered_ns, rank, done_ns, host in its[_ENTRY].tolist():
+        entry = (entered_ns, rank, done_ns, host, hosts[host].uncertainty_ns)
+        collectives.setdefault(tuple(key), []).append(entry)
+    found = find_stragglers(collectives.values())
     return [_say_late(who, found.n_compared) for who in named_late(found.late)] + say_unsure(
         found.n_unsure, found.n_compared, found.unsure_ns
     )

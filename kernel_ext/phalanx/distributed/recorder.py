@@ -37,9 +37,6 @@ _WORDS = ("number", "place", "nbytes", "group", "entered", "arrived", "ended", "
 _PACKED = np.dtype([(name, "u8") for name in _WORDS])
 _WITH_PEER = ("broadcast", "send", "recv")
 
-ENTRY = np.dtype([("group", "u8"), ("place", "u8"), ("entered", "u8"), ("ended", "u8")])
-ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr, ("host", "i8"), ("unsure", "i8")])
-
 
 def _table(names: dict[int, str]) -> NDArray[np.str_]:
     """Return an array of names by number, "" for undefined numbers."""

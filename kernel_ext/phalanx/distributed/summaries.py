@@ -1,13 +1,15 @@
 """Summarize flight recorders: new spans, and which ranks came last.
 
-The engine does both (native/monitoring/trace_summary.hpp and stragglers.hpp); this module
-translates numbers to names. A supervisor imports it, so it does without numpy.
+The engine merges the spans (native/monitoring/trace_summary.hpp); this module translates numbers to
+names. A supervisor imports it, so it does without numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from phalanx import _native
 from phalanx._native import TraceSummarizer
@@ -16,7 +18,9 @@ from phalanx.protocol import LateRank, Span
 from .control import AbortKind
 
 __all__ = [
-    "ENTRY_NBYTES",
+    "ENTRY",
+    "LAST_NS",
+    "Entry",
     "Lateness",
     "NewSpans",
     "StragglerReport",
@@ -25,7 +29,14 @@ __all__ = [
     "new_spans",
 ]
 
-ENTRY_NBYTES = 32  # four words: see `recorder.ENTRY`
+# One collective of one rank: group, place in it, when the rank entered and left it (0: it runs).
+ENTRY = struct.Struct("=4Q")
+# When a rank entered a collective, the rank, when it left (0: it runs); its host, and the largest
+# error of its clock beside another host's. A plain tuple, because many are made.
+Entry: TypeAlias = tuple[int, int, int, int, int]
+_ENDED = itemgetter(2)
+# The latest time that a root or a client accepts. Any process may have written the page.
+LAST_NS = (1 << 62) - 1
 LONGEST_LOOKS = 8  # most incomplete looks to keep while a slow host's entries are missing
 # By number, as records have them: operations, algorithms and dtypes; failures.
 NAMES = _native.trace_names()
@@ -51,7 +62,7 @@ def new_spans(reader: TraceSummarizer, packed: bytes) -> NewSpans:
     ``packed`` must hold the records from ``reader.since`` on. Running operations are returned again
     by each read, until they have ended.
     """
-    spans, missed, entries, *_ = reader.read(packed)
+    spans, missed, entries = reader.read(packed)
     return NewSpans(tuple(_span_of(*its) for its in spans), missed, entries)
 
 
@@ -79,14 +90,13 @@ class StragglerReport(NamedTuple):
 
 
 class Lateness:
-    """Compares the ranks' entries of the last two looks.
+    """Finds the ranks that come last to collectives.
 
-    A look reads the recorders of all ranks. A collective is counted in the look after the one that
-    has seen its end: by then the entries of all its ranks have been read.
+    A look reads the recorders of all ranks, one after the other. A collective is compared in the
+    look after the one that has seen its end: by then the entries of all its ranks have been read.
     """
 
     def __init__(self) -> None:
-        self._before = b""  # entries with rank and clock, like _kept
         self.restart(0)
 
     def restart(self, now_ns: int) -> None:
@@ -94,7 +104,9 @@ class Lateness:
 
         Entries from before are missing.
         """
-        self._kept: list[bytes] = []
+        # By group and place, then by rank.
+        self._collectives: dict[tuple[int, int], dict[int, Entry]] = {}
+        self._seen: set[tuple[int, int]] = set()  # in this look
         self._n_kept = 0
         self._from_ns = self._until_ns = now_ns
 
@@ -111,43 +123,67 @@ class Lateness:
 
         ``entries`` are `ENTRY` words by rank. ``now_ns`` is the start of this look: all ranks have
         entered the collectives that were over then. ``clocks`` are the host of each rank, and by
-        how many ns its clock may differ from other hosts' clocks. ``members`` are as for
-        `find_stragglers`. If not all ranks were read (``is_whole``), the entries are kept until all
-        are.
+        how many ns its clock may differ from other hosts' clocks. ``members`` are the numbers of
+        members by group: a collective with fewer entries is left out. If not all ranks were read
+        (``is_whole``), the entries are kept until all are.
         """
         for rank, packed in entries.items():
-            self._kept.append(_native.entered(packed, rank, *clocks.get(rank, (0, 0))))
+            clock = clocks.get(rank, (0, 0))
+            for group, place, entered, ended in ENTRY.iter_unpack(packed):
+                key = (group, place)
+                self._seen.add(key)
+                self._collectives.setdefault(key, {})[rank] = (entered, rank, ended, *clock)
         if not is_whole:
             self._n_kept += 1
             if self._n_kept > LONGEST_LOOKS:
                 self.restart(now_ns)
             return StragglerReport()
-        now = b"".join(self._kept)
-        self._kept, self._n_kept = [], 0
-        found = find_stragglers(self._before + now, self._from_ns, self._until_ns, members)
-        self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
-        return found
+        due = []
+        for key, ranks in tuple(self._collectives.items()):
+            over_ns = min(filter(None, map(_ENDED, ranks.values())), default=now_ns + 1)
+            if over_ns > self._until_ns:
+                if over_ns > now_ns and key not in self._seen:  # its ranks ran it, and are gone
+                    del self._collectives[key]
+                continue
+            del self._collectives[key]
+            if over_ns > self._from_ns and len(ranks) >= members.get(key[0], 2):
+                due.append(ranks.values())
+        self._seen.clear()
+        self._n_kept = 0
+        self._from_ns, self._until_ns = self._until_ns, now_ns
+        return find_stragglers(due)
 
 
-def find_stragglers(
-    seen: bytes,
-    from_ns: int = -1,
-    until_ns: int = (1 << 63) - 1,
-    members: Mapping[int, int] | None = None,
-) -> StragglerReport:
-    """Count the collectives in ``seen`` and find the ranks that arrived last.
+def find_stragglers(collectives: Iterable[Collection[Entry]]) -> StragglerReport:
+    """Count collectives and find the ranks that arrived last.
 
-    ``seen`` are words of `recorder.ENTERED` in any order; if a rank and collective occurs twice, the
-    later end counts. Only collectives that the first rank finished after ``from_ns``, and not after
-    ``until_ns``, are compared. ``members`` are the numbers of members by group: a collective with
-    fewer entries is left out.
-
-    ``unsure`` is the uncertainty of ``entered`` relative to other values of ``host``. Entries of
-    one host share a clock. A rank counts as last only if the difference exceeds the uncertainty of
-    both clocks, and the reported lateness is reduced by that uncertainty. Otherwise the collective
-    counts in ``n_unsure``, and also in ``n_compared``.
+    A collective has one entry per rank. Left out is what no rank has left, or only one has
+    entered. A rank is late by its delay after the median of the others. Entries of one host share a
+    clock. Between hosts, a rank counts as last only if the difference exceeds the errors of both
+    clocks, and its delay is reduced by them.
     """
-    n_compared, late, n_unsure, unsure_ns = _native.find_stragglers(
-        seen, from_ns, until_ns, dict(members or {})
+    n_compared = n_unsure = unsure_ns = 0
+    late: dict[int, tuple[int, int, int]] = {}  # by rank: count, sum, largest
+    for entries in collectives:
+        if len(entries) < 2 or not any(map(_ENDED, entries)):
+            continue
+        *others, (last_ns, rank, _, own_host, own_unsure) = sorted(entries)
+        latest = sorted(
+            (entered + doubt, doubt)
+            for entered, _, _, host, unsure in others
+            for doubt in [0 if host == own_host else unsure + own_unsure]
+        )
+        n_compared += 1
+        if last_ns < latest[-1][0]:
+            n_unsure += 1
+            unsure_ns = max(unsure_ns, latest[-1][1])
+            continue
+        n = len(latest)
+        late_ns = last_ns - (latest[(n - 1) // 2][0] + latest[n // 2][0]) // 2
+        count, sum_ns, worst_ns = late.get(rank, (0, 0, 0))
+        late[rank] = (count + 1, sum_ns + late_ns, max(worst_ns, late_ns))
+    ranks = tuple(
+        LateRank(rank, count, min(sum_ns, LAST_NS), min(worst_ns, LAST_NS))
+        for rank, (count, sum_ns, worst_ns) in sorted(late.items())
     )
-    return StragglerReport(n_compared, tuple(LateRank(*its) for its in late), n_unsure, unsure_ns)
+    return StragglerReport(n_compared, ranks, n_unsure, unsure_ns)

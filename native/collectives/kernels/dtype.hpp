@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <optional>
 #include <string_view>
 
 #include "collectives/kernels/half.hpp"
@@ -64,13 +63,6 @@ constexpr std::array<Dtype, kDtypes - 1> all_dtypes() noexcept {
     std::array<Dtype, kDtypes - 1> all{};
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Dtype>(i + 1);
     return all;
-}
-
-constexpr std::optional<Dtype> dtype_named(std::string_view name) noexcept {
-    for (const Dtype dtype : all_dtypes()) {
-        if (name_of(dtype) == name) return dtype;
-    }
-    return std::nullopt;
 }
 
 // Types that are summed in float32 and rounded once.

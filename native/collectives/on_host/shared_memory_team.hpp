@@ -18,7 +18,7 @@
 
 namespace phalanx {
 
-// Best values measured on two cores (native/MEASUREMENTS.md); tests use small values.
+// Best values measured on two cores (tests/bench/engine/MEASUREMENTS.md); tests use small values.
 struct HostTuning {
     std::size_t inline_bytes = std::size_t{16} << 10;  // at most SharedMemoryTeam::kInlineBytes
     std::size_t chunk_bytes = std::size_t{256} << 10;

@@ -1,5 +1,5 @@
-// What is new in a flight recorder, and who came last: on records made up. What they are for
-// records of all kinds, tests/packages/distributed/recorder/test_spans.py adds up.
+// What is new in a flight recorder: on records made up. What they are for records of all kinds,
+// tests/packages/distributed/recorder/test_spans.py adds up.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -7,7 +7,6 @@
 
 #include "collectives/operation/op.hpp"
 #include "monitoring/recorder.hpp"
-#include "monitoring/stragglers.hpp"
 #include "monitoring/trace_summary.hpp"
 
 using namespace phalanx;
@@ -15,7 +14,6 @@ using namespace phalanx;
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 // Of 6 us, of which 4 are for the last rank; one begins each 10 us.
 TraceRing::Snapshot quick(std::uint64_t number, OpKind kind = OpKind::kAllSum) {
@@ -35,11 +33,6 @@ TraceRing::Snapshot running(std::uint64_t number) {
     record.is_open = true;
     record.words[kRecordArrived] = record.words[kRecordEnded] = 0;
     return record;
-}
-
-EntryTime entry(std::int64_t rank, std::uint64_t place, std::uint64_t entered,
-                std::uint64_t ended) {
-    return {rank, 0, place, entered, ended, 0, 0};
 }
 
 }  // namespace
@@ -81,8 +74,6 @@ TEST_CASE("many are laid together, none is lost, and what was overwritten is cou
     }
     CHECK(count == 1000);
     CHECK(wait == 1000 * 4000);
-    REQUIRE(found.uses.size() == 1);
-    CHECK(found.uses[0].low == 8);
     CHECK(reader.read(quick_from(1007, 5)).missed == 7);
     CHECK(reader.read(quick_from(0, 5)).missed == 0);  // another process
     CHECK(reader.since() == 5);
@@ -124,41 +115,4 @@ TEST_CASE("no word of a record is too large, whatever it says") {
     last.number = kMost;
     CHECK(reader.read({&last, 1}).spans.size() == 1);
     CHECK(reader.read(quick_from(0, 1)).spans.size() == 1);
-}
-
-TEST_CASE("who came last, and by how much more than the median of the others") {
-    const Comparable all{-1, kNever, {}};
-    const auto found = find_stragglers(
-        {entry(0, 1, 10, 60), entry(1, 1, 50, 60), entry(2, 1, 20, 60), entry(3, 1, 30, 60)}, all);
-    CHECK(found.n_compared == 1);
-    REQUIRE(found.late.size() == 1);
-    CHECK(found.late.at(1).late == 30);
-    CHECK(find_stragglers({entry(0, 1, 10, 0), entry(1, 1, 50, 0)}, all).n_compared ==
-          0);  // it runs
-    CHECK(find_stragglers({entry(0, 1, 10, 60)}, all).n_compared == 0);
-    CHECK(find_stragglers({}, all).n_compared == 0);
-    // Seen while it ran, and again: it is there once.
-    CHECK(find_stragglers({entry(0, 1, 10, 60), entry(0, 1, 10, 0)}, all).n_compared == 0);
-    const std::vector<EntryTime> both{entry(0, 1, 10, 60), entry(1, 1, 50, 61)};
-    CHECK(find_stragglers(both, {59, 60, {}}).n_compared == 1);
-    CHECK(find_stragglers(both, {60, 90, {}}).n_compared == 0);
-    CHECK(find_stragglers(both, {0, 90, {{0, 3}}}).n_compared == 0);
-}
-
-TEST_CASE("nobody came last where clocks may be wrong by more, nor does a time overflow") {
-    auto late = entry(1, 1, 50, 60);
-    late.host = 1;
-    late.unsure = 45;
-    const Comparable all{-1, kNever, {}};
-    auto found = find_stragglers({entry(0, 1, 10, 60), late}, all);
-    CHECK(found.n_compared == 1);
-    CHECK(found.n_unsure == 1);
-    CHECK(found.unsure == 45);
-    late.unsure = kNever;
-    late.entered = kMost;
-    late.ended = kMost;
-    found = find_stragglers({entry(0, 1, kMost - 1, kMost), entry(0, 2, 1, 5), late, late}, all);
-    CHECK(found.n_compared == 1);
-    late.unsure = std::numeric_limits<std::int64_t>::min();
-    CHECK(find_stragglers({entry(0, 1, 10, 60), late}, all).late.at(1).late == kMaxUntrusted - 10);
 }

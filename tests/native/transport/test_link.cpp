@@ -11,7 +11,6 @@
 
 #include "os/memory_map.hpp"
 #include "support/memory_link.hpp"
-#include "transport/cache_distance.hpp"
 #include "transport/shm_link.hpp"
 
 using namespace phalanx;
@@ -273,33 +272,6 @@ TEST_CASE("a reader to whom fresh lines come slowly asks for streaming, until it
     CHECK(advice_of(pair, 0) == 0);
     reset_arena_half(std::span(pair.memory[1].data(), 50'000));
     CHECK(advice_of(pair, 1) == 0);
-}
-
-TEST_CASE("advice to stream follows samples, is taken back now and then, and is given again") {
-    constexpr std::uint64_t kCapacity = 4000;
-    NonTemporalHint advice(kCapacity, false);
-    const auto read_slowly = [&](std::uint64_t tail) {
-        int steps = 0;
-        for (; !advice.is_given() && steps < 100; ++steps) {
-            if (advice.wants_sample(tail)) advice.saw(std::chrono::microseconds(2), tail);
-        }
-        return steps;
-    };
-    CHECK(read_slowly(0) == 3 * NonTemporalHint::kStepsPerSample);
-    CHECK_FALSE(advice.wants_sample(0));
-    advice.look(Clock::now(), 1000);
-    CHECK(advice.is_given());
-    advice.look(Clock::now() + CacheDistance::kProbeInterval, 1000);
-    CHECK_FALSE(advice.is_given());
-    CHECK(read_slowly(1000 + kCapacity - 1) == 100);  // it may have been written past the caches
-    CHECK_FALSE(advice.is_given());
-    CHECK(read_slowly(1000 + kCapacity) == NonTemporalHint::kStepsPerSample);
-    advice.look(Clock::now() + 2 * CacheDistance::kProbeInterval, 9000);
-    REQUIRE_FALSE(advice.is_given());
-    for (unsigned step = 0; step < 100; ++step) {
-        if (advice.wants_sample(20'000)) advice.saw(std::chrono::nanoseconds(200), 20'000);
-    }
-    CHECK_FALSE(advice.is_given());
 }
 
 TEST_CASE("a large message goes through a queue in steps, so that one end reads what is there") {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.distributed.summaries import ENTRY_NBYTES, TraceSummarizer, new_spans
+from phalanx.distributed.summaries import ENTRY, LAST_NS, TraceSummarizer, new_spans
 from phalanx.protocol import MOST_SPANS, RankSample
 from phalanx.protocol.host import HostSamples
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .local_host import LocalHost
 
 
-# The latest time that a root or a client accepts. Any process may have written the page.
-LAST_NS = (1 << 62) - 1
 # After a longer time nobody has watched: operations overwritten meanwhile do not count as missed.
 PAUSE_NS = 2_000_000_000
 
@@ -146,7 +144,7 @@ def is_sound(samples: HostSamples, ranks: Collection[int], size: int) -> bool:
     return (
         len(set(seen)) == len(seen)
         and set(seen) <= set(ranks)
-        and not any(len(its.entries) % ENTRY_NBYTES for its in samples.ranks)
+        and not any(len(its.entries) % ENTRY.size for its in samples.ranks)
         and all(peer < size for its in samples.ranks for peer in its.wires)
     )
 

@@ -80,19 +80,10 @@ def test_wrong_calls_are_refused_and_the_group_stays_good(rank_pool, hosts):
     parts = (
         "ValueError: sum_scatter of 5 elements: they must be divisible by the size of the group, 2",
         "ValueError: all_to_all of 5 elements: they must be divisible by the size of the group, 2",
-        "ValueError: out has 1 elements; 2 are needed",
-        "ValueError: x and out of sum_scatter overlap",
-        "ValueError: x and out of all_to_all overlap",
-        "ValueError: x has elements of 2 bytes; float32 has 4",
-        "ValueError: dtype float8 is not supported; supported: bool, int8, ",
-        "TypeError: x has dtype timedelta64[s]; only native numbers or raw bytes",
-        "TypeError: x has dtype float128; supported, in native byte order: bool, ",
-        "TypeError: x has dtype complex256; supported",
-        "TypeError: x has dtype object; supported",
-        "TypeError: x has dtype <U3; supported",
-        "TypeError: x has dtype >f4; supported",
-        "TypeError: x has dtype float8_e5m2; supported",
-        "ValueError: out must be C-contiguous",
+        *["ValueError: sum_scatter: the engine cannot write its result to out"] * 2,
+        "ValueError: all_to_all: the engine cannot write its result to out",
+        *["ValueError: all_sum: the engine cannot use the array as it is"] * 9,
+        "ValueError: all_max: the engine cannot write its result to out",
     )
     for said in rank_pool(2, hosts).run(engine_cells.refusals):
         assert len(said) == len(parts), said

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 
 from phalanx import _native
 from phalanx.distributed.control import AbortKind
-from phalanx.distributed.recorder import ENTERED, ENTRY
 from phalanx.distributed.summaries import (
-    ENTRY_NBYTES,
+    ENTRY,
+    LAST_NS,
+    LONGEST_LOOKS,
     Lateness,
     StragglerReport,
     TraceSummarizer,
     find_stragglers,
     new_spans,
 )
-from phalanx.protocol import Span
+from phalanx.protocol import LateRank, Span
 
 _NAMES = _native.trace_names()
 _OPS = {name: number for number, name in _NAMES["op"].items()}
@@ -66,7 +67,7 @@ def test_a_record_comes_once_and_one_that_runs_until_it_is_over():
     runs, over = spans
     assert (over.op, over.seq, over.inside_ns, over.wait_ns) == ("all_sum", 1, 3 * MS, 2 * MS)
     assert (runs.number, runs.done_ns, runs.wait_ns) == (1, 0, -1)
-    assert (missed, len(np.frombuffer(entries, ENTRY))) == (0, 2)
+    assert (missed, len(entries)) == (0, 2 * ENTRY.size)
     again = new_spans(reader, _packed(first, _record(1, begun=9 * MS, arrived=10 * MS)))[0]
     assert [(span.number, span.wait_ns) for span in again] == [(1, MS)]
     ended = _record(1, begun=9 * MS, arrived=10 * MS, done=12 * MS)
@@ -98,42 +99,78 @@ def test_mixed_operations_and_failures_are_told_of():
     assert [bool(span.failure) for span in spans].count(True) == 1
 
 
-def test_who_came_last_and_by_how_much():
-    def seen(*rows):
-        return np.array(
-            [(rank, 0, place, begun, done, 0, 0) for rank, place, begun, done in rows], ENTERED
-        )
+def _entries(*rows, group=0):
+    return b"".join(ENTRY.pack(group, *row) for row in rows)
 
-    rows = [(0, 1, 10, 60), (1, 1, 50, 60), (2, 1, 20, 60), (3, 1, 30, 60)]
-    found = find_stragglers(seen(*rows).tobytes())
-    (late,) = found.late
+
+def _compared(*looks, clocks=None, members=None):
+    """What is reported of looks at 100, 200, ..., and of two more in which nothing is new."""
+    take = partial(Lateness().take, clocks=clocks or {}, members=members or {})
+    found = [take(look, 100 * n) for n, look in enumerate((*looks, {}, {}), 1)]
+    return next((its for its in found if its.n_compared), StragglerReport())
+
+
+def test_who_came_last_and_by_how_much():
+    rows = {0: (1, 10, 60), 1: (1, 50, 60), 2: (1, 20, 60), 3: (1, 30, 60)}
+    look = {rank: _entries(row) for rank, row in rows.items()}
+    found = _compared(look)
     assert found.n_compared == 1
-    assert (late.rank, late.count, late.late_ns) == (1, 1, 30)  # 20 is the median
-    part = seen(*rows)
-    part["group"] = 5
-    assert find_stragglers(np.append(seen(*rows), part).tobytes()).n_compared == 2
-    apart = seen(*rows[:2])
-    apart["host"], apart["unsure"] = [0, 1], [0, 41]  # 40 apart: nobody can tell
-    assert find_stragglers(apart.tobytes()) == StragglerReport(1, (), 1, 41)
-    assert (
-        find_stragglers(seen((0, 1, 10, 0), (1, 1, 50, 0)).tobytes()) == StragglerReport()
-    )  # it runs
-    assert find_stragglers(seen((0, 1, 10, 60)).tobytes()) == StragglerReport()
-    assert find_stragglers(b"") == StragglerReport()
+    assert found.late == (LateRank(1, 1, 30, 30),)  # 20 is the median
+    both = {rank: its + _entries((1, 10 * rank, 60), group=5) for rank, its in look.items()}
+    assert _compared(both).late == (LateRank(1, 1, 30, 30), LateRank(3, 1, 20, 20))
+    both[1] += _entries((2, 50, 60))
+    both[2] += _entries((2, 44, 60))
+    both[3] += _entries((2, 41, 60))
+    assert _compared(both).late[0] == LateRank(1, 2, 30 + 8, 30)  # between two: their mean
+    assert _compared(look, members={0: 4}).n_compared == 1
+    assert _compared(look, members={0: 5}) == StragglerReport()
+    del look[2], look[3]
+    assert _compared(look, clocks={0: (0, 0), 1: (1, 39)}).late == (LateRank(1, 1, 1, 1),)
+    assert _compared(look, clocks={0: (0, 41), 1: (0, 41)}).late == (LateRank(1, 1, 40, 40),)
+    # 40 apart: nobody can tell.
+    assert _compared(look, clocks={0: (0, 0), 1: (1, 41)}) == StragglerReport(1, (), 1, 41)
+    for rows in ({0: (1, 10, 0), 1: (1, 50, 0)}, {0: (1, 10, 60)}, {}):  # it runs, or is alone
+        look = {rank: _entries(row) for rank, row in rows.items()}
+        assert _compared(look) == StragglerReport()
+    assert find_stragglers([[(10, 0, 0, 0, 0), (50, 1, 0, 0, 0)]]) == StragglerReport()
+    # Any process may have written the page: no number is too large for a client.
+    look = {0: _entries((1, 0, 60)), 1: _entries((1, (1 << 64) - 1, 60))}
+    assert _compared(look).late == (LateRank(1, 1, LAST_NS, LAST_NS),)
 
 
 def test_a_collective_is_counted_once_over_many_looks():
-    def entries(*rows):
-        return np.array([(0, place, begun, done) for place, begun, done in rows], ENTRY).tobytes()
-
-    take = partial(Lateness().take, clocks={}, members={})
+    lateness = Lateness()
+    take = partial(lateness.take, clocks={}, members={})
     # Rank 0 is read while it waits in the second one, rank 1 when it has ended it.
-    found = [take({0: entries((1, 5, 30), (2, 40, 0)), 1: entries((1, 20, 30))}, 50)]
-    found += [take({0: entries((2, 40, 90)), 1: entries((2, 85, 90))}, 100)]
+    found = [take({0: _entries((1, 5, 30), (2, 40, 0)), 1: _entries((1, 20, 30))}, 50)]
+    found += [take({0: _entries((2, 40, 90)), 1: _entries((2, 85, 90))}, 100)]
     found += [take({0: b"", 1: b""}, at) for at in (150, 200)]
     assert [its.n_compared for its in found] == [0, 1, 1, 0]
     late = [its for compared in found for its in compared.late]
     assert [(its.rank, its.late_ns) for its in late] == [(1, 15), (1, 45)]
+    # What nobody runs any more is forgotten, as is what ended before a look that was not whole.
+    take({0: _entries((3, 210, 0)), 1: _entries((4, 210, 220))}, 250)
+    take({0: _entries((5, 260, 0), (6, 260, 1 << 63))}, 300)
+    take({}, 350)
+    assert not lateness._collectives
+
+
+def test_entries_are_kept_until_all_ranks_were_read_but_not_for_ever():
+    lateness = Lateness()
+    take = partial(lateness.take, clocks={}, members={})
+    for first, n_looks, expected in (
+        (1, LONGEST_LOOKS, 1),
+        (50, LONGEST_LOOKS, 1),
+        (99, LONGEST_LOOKS + 1, 0),
+    ):
+        take({0: _entries((first, first, first + 3))}, first, is_whole=False)
+        for at in range(1, n_looks):
+            take({}, first + at, is_whole=False)
+        take({1: _entries((first, first + 1, first + 3))}, first + 20)
+        assert take({}, first + 30).n_compared == expected
+    lateness.restart(200)  # a host is lost: what ended before is not known of all its ranks
+    before = {0: _entries((1, 150, 160)), 1: _entries((1, 151, 160))}
+    assert [take(look, at).n_compared for look, at in ((before, 250), ({}, 300))] == [0, 0]
 
 
 class _Rank:
@@ -242,16 +279,15 @@ def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_
         found = new_spans(reader, packed)
         encoded = msgspec.msgpack.encode(found.spans)
         msgspec.msgpack.decode(encoded, type=tuple[Span, ...])
-        seen = np.zeros(len(found.entries) // ENTRY_NBYTES, ENTERED)
-        for name in ENTRY.names:
-            seen[name] = np.frombuffer(found.entries, ENTRY)[name]
-        seen["rank"], seen["host"], seen["unsure"] = np.arange(len(seen)), seen["entered"], -1
-        seen["place"] %= 3
-        assert all(0 <= its.late_ns < 1 << 62 for its in find_stragglers(seen.tobytes()).late)
+        lateness = Lateness()
+        for _ in range(3):
+            compared = lateness.take(
+                dict.fromkeys(range(3), found.entries), 1 << 62, clocks={}, members={}
+            )
+            msgspec.msgpack.decode(msgspec.msgpack.encode(compared.late), type=tuple[LateRank, ...])
+            assert all(0 <= its.late_ns < 1 << 62 for its in compared.late)
 
 
 def test_part_of_a_record_is_refused():
     with pytest.raises(ValueError, match="no whole records"):
         new_spans(TraceSummarizer(), b"\0" * 65)
-    with pytest.raises(ValueError, match="no whole entries"):
-        _native.entered(b"\0" * 33, 0, 0, 0)

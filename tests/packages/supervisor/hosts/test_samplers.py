@@ -7,12 +7,11 @@ import struct
 from types import SimpleNamespace
 
 import msgspec
-import numpy as np
 import pytest
 from support.hosts.far_hosts import played, until
 from support.ranks.loops import jumping, run_jumping
 
-from phalanx.distributed.recorder import ENTRY
+from phalanx.distributed.summaries import ENTRY
 from phalanx.protocol import MOST_SPANS, Activity, CellEnded, GroupProgress, RankSample, Span
 from phalanx.protocol.host import (
     AskHost,
@@ -35,7 +34,7 @@ AHEAD_NS = -5_000  # the other host's clock is ahead of ours by so much
 
 
 def _entries(*rows):
-    return np.array([(0, place, begun, done) for place, begun, done in rows], ENTRY).tobytes()
+    return b"".join(ENTRY.pack(0, *row) for row in rows)
 
 
 def _sample(rank, *, operations=0, **more):
@@ -238,7 +237,7 @@ def test_times_are_moved_to_our_clock_and_stay_what_a_client_takes():
     spans = _span(1), _span(2, 6_000, 9_000), _span(3, 10, 20)
     its = in_root_time(_sample(1, spans=spans, entries=_entries((1, 6_000, 0))), AHEAD_NS)
     assert [(s.begun_ns, s.done_ns) for s in its.spans] == [(1_000, 0), (1_000, 4_000), (1, 1)]
-    assert np.frombuffer(its.entries, ENTRY).tolist() == [(0, 1, 1_000, 0)]
+    assert list(ENTRY.iter_unpack(its.entries)) == [(0, 1, 1_000, 0)]
     moved = in_root_time(_sample(1, spans=(_span(4, last, last),)), 10_000)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(moved), type=RankSample) == moved
 
