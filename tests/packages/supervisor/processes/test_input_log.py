@@ -1,4 +1,4 @@
-"""What the root of a script keeps in mind: input for all ranks, and who failed first."""
+"""The input of a script's ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from phalanx.protocol.host import CommandInput, InputCut
 from phalanx.supervisor.hosts.commands import HostCommands
 from phalanx.supervisor.processes.streams import InputLog
-from phalanx.supervisor.root.exit_status import FailureAttribution
 
 STEPS = st.lists(
     st.one_of(
@@ -87,53 +86,6 @@ def test_a_rank_that_was_started_again_gets_what_nobody_has_got():
     log.advance(0, 3)
     assert log.is_at_end(0)
     assert not log._pieces
-
-
-def test_the_first_that_fails_is_the_culprit():
-    verdict = FailureAttribution(3)
-    verdict.end(0, 0)
-    verdict.end(2, 3)
-    verdict.is_ending = True
-    verdict.end(1, -15)
-    assert (verdict.culprit, verdict.running, verdict.status) == (2, (), 3)
-
-
-def test_nobody_fails():
-    verdict = FailureAttribution(1)
-    assert verdict.running == (0,)
-    verdict.end(0, 0)
-    assert verdict.culprit == -1
-    assert not verdict.is_open
-
-
-def test_a_rank_that_was_only_freed_points_at_the_cause():
-    verdict = FailureAttribution(3)
-    verdict.blame(0, 1)
-    verdict.end(0, 1)
-    assert verdict.is_open
-    assert verdict.culprit == 0
-    verdict.end(1, 1)
-    assert not verdict.is_open
-    assert verdict.culprit == 1
-
-
-def test_one_that_left_well_is_not_to_blame():
-    verdict = FailureAttribution(2)
-    verdict.blame(0, 1)
-    verdict.end(1, 0)
-    verdict.end(0, 1)
-    assert verdict.culprit == 0
-    assert not verdict.is_open
-
-
-@given(st.permutations(range(4)), st.dictionaries(st.integers(0, 3), st.integers(-1, 3)))
-def test_blame_in_circles_ends(order, blames):
-    verdict = FailureAttribution(4)
-    for rank, culprit in blames.items():
-        verdict.blame(rank, culprit)
-    for rank in order:
-        verdict.end(rank, 1)
-        assert verdict.culprit in order
 
 
 def test_the_input_of_a_rank_that_is_given_up_ends():

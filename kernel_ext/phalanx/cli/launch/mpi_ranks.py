@@ -1,17 +1,16 @@
-"""Run one launch through mpirun.
+"""Run the ranks of a launch through mpirun.
 
 mpirun merges the ranks' output, forwards input to one rank only, and loses input or hangs on more
 than a pipe holds (tried: Open MPI 5.0, MPICH 5.0). So each rank on this machine uses pipes of this
-process instead. It opens them through /proc, as mpirun does not pass on descriptors. Lines of ranks on other hosts come through mpirun, without labels. Processes that
-mpirun leaves behind become children of this process, which kills them.
+process instead. It opens them through /proc, as mpirun does not pass on descriptors. Lines of ranks
+on other hosts come through mpirun, without labels. Processes that mpirun leaves behind become
+children of this process, which kills them.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import ctypes
-import fcntl
 import os
 import secrets
 import shutil
@@ -19,7 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from phalanx.distributed.bootstrap.mpirun import KEY_FILE_VARIABLE
 from phalanx.hosts import words_of
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
+from phalanx.supervisor.hosts.host_set import Layout
 from phalanx.supervisor.processes.streams import (
     WINDOW_COST,
     ForwardedPipe,
@@ -34,28 +34,27 @@ from phalanx.supervisor.processes.streams import (
     InputPipe,
     cost,
 )
-from phalanx.supervisor.root.script_root import ScriptOptions
-from phalanx.workspace import Placement
 
-from .launcher import CommandLauncher
+from .console import Console, Launch
 from .terminal import LAUNCHER, STREAMS
 
 _LIBRARIES = {"openmpi": "libmpi.so.40", "hydra": "libmpi.so.12"}
 
-_ROOM = 64  # descriptors in use now, or later
 _KEY_NBYTES = 32
-# sh runs this in place of each rank: it opens our pipes as the streams, exports the path of our
-# key, if any, and then becomes the command. The pipe's inode number proves that /proc/PID is this
-# launcher: on another host PID is another process.
+# sh runs this in place of each rank: it exports the path of our key, if any, opens three of our
+# descriptors as the streams, and then becomes the command. Its arguments are our process, the key's
+# descriptor, the number of ranks, the inode of the first pipe, three descriptors per rank, and the
+# command. The inode proves that /proc/PID is this launcher: on another host PID is another process.
 _RANK = """\
-place=/proc/$1/fd first=$2
+place=/proc/$1/fd key=$2 size=$3
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
-if [ "$(readlink $place/$first 2>/dev/null)" = "$3" ] && [ -n "$rank" ]; then
-    [ "$4" = none ] || export PHALANX_KEY_FILE=$place/$4
-    first=$((first + 3 * rank))
-    exec <$place/$first >$place/$((first + 1)) 2>$place/$((first + 2))
+[ "$(readlink "$place/$5" 2>/dev/null)" = "$4" ] || rank=
+shift $((4 + 3 * ${rank:-$size}))
+if [ -n "$rank" ]; then
+    [ "$key" = none ] || export PHALANX_KEY_FILE="$place/$key"
+    exec <"$place/$1" >"$place/$2" 2>"$place/$3"
+    shift $((3 * (size - rank)))
 fi
-shift 4
 exec "$@"
 """
 
@@ -131,43 +130,49 @@ def _kind(path: str, env: Mapping[str, str]) -> str:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
-class MpiLauncher(CommandLauncher):
-    """Runs a command on mpirun's ranks and shows their output."""
+def run_mpi(launch: Launch) -> int:
+    """Run the launch; return its exit status."""
+    env = {**os.environ, **launch.env}
+    mpirun = find_mpirun(env)
+    library = mpirun.library()
+    if library is not None:
+        env.setdefault("MPI4PY_LIBMPI", str(library))
+    arguments = words_of("--mpi-arg", launch.options.mpi_arg)
+    allow_descriptors(launch.at.ranks)
+    return Console(launch).run(lambda console: MpiRanks(launch, console, mpirun, arguments, env))
+
+
+class MpiRanks:
+    """Runs a command on mpirun's ranks; ends the console once mpirun has ended."""
 
     # MPICH's mpirun only forwards a first SIGINT.
-    _limit_signal = signal.SIGTERM
+    limit_signal = signal.SIGTERM
 
     def __init__(
-        self, options: argparse.Namespace, script: ScriptOptions, at: Placement, cwd: str
+        self,
+        launch: Launch,
+        console: Console,
+        mpirun: Mpirun,
+        arguments: Sequence[str],
+        env: dict[str, str],
     ) -> None:
-        super().__init__(options, at)
-        self._script = script
-        self._cwd = cwd
-        self._env = {**os.environ, **script.env}
-        self._words = words_of("--mpi-arg", options.mpi_arg)
-        self._mpirun = find_mpirun(self._env)
-        library = self._mpirun.library()
-        if library is not None:
-            self._env.setdefault("MPI4PY_LIBMPI", str(library))
-        # The ranks' pipe ends have consecutive numbers above all others, so that a rank can compute
-        # the numbers of its pipes. The key, if we make one, comes after the pipes.
-        row = 3 * at.ranks + 1
-        self._first_fd = _free_row(_ROOM + 3 * at.ranks, row)
-        allow_descriptors(at.ranks, needed=self._first_fd + row)
+        at = launch.at
+        self._loop = asyncio.get_running_loop()
+        self._console = console
+        self._screen = console.screen
+        self._path = mpirun.path
+        self._grace_s = launch.options.grace
+        self._layout = Layout.of(at.hosts or (HostPlan("", at.ranks, is_local=True),))
         self._log = InputLog(range(at.ranks))
         self._n_taken = 0  # bytes of input
-        self._inputs: list[InputPipe] = []
-        self._outputs: list[ForwardedPipe] = []
+        self._inputs = [InputPipe(self._log, r, self._on_input_progress) for r in range(at.ranks)]
+        self._outputs = [self._forwarded(r, name) for r in range(at.ranks) for name in STREAMS]
+        self._key_fd = _make_key() if KEY_FILE_VARIABLE not in env else None
         self._kill: asyncio.TimerHandle | None = None
-
-    def _start(self) -> None:
-        self._over = asyncio.Event()
-        self._stack = ExitStack()
-        ours = os.getpid(), self._first_fd, self._open_pipes(), self._make_key()
         words = [
-            *self._mpirun.command(self._at.ranks, self._words, self._at.hosts, self._script.env),
-            *("sh", "-c", _RANK, "sh", *map(str, ours)),
-            *self._script.command,
+            *mpirun.command(at.ranks, arguments, at.hosts, launch.env),
+            *("sh", "-c", _RANK, "sh", *self._descriptors()),
+            *launch.command,
         ]
         prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)  # Linux
         if prctl is not None:
@@ -179,63 +184,37 @@ class MpiLauncher(CommandLauncher):
             stdin=subprocess.DEVNULL,
             stdout=pipes[0].write_fd,
             stderr=pipes[1].write_fd,
-            cwd=self._cwd,
-            env=self._env,
+            cwd=launch.cwd,
+            env=env,
             start_new_session=True,
             # If this process is killed, mpirun gets SIGTERM and ends its ranks.
             preexec_fn=prctl and (lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)),  # noqa: PLW1509
         )
         for pipe in pipes:
             pipe.child_started()
+        self._outputs += pipes
         self._pidfd = open_pidfd(self._process.pid)
-        self._loop.add_reader(self._pidfd, self._on_end)
-        self.on_input_taken(WINDOW_COST)
-        self._screen.say_verbose(f"{self._mpirun.path}: process {self._process.pid}")
+        console.let_read(WINDOW_COST)
+        self._screen.say_verbose(f"{self._path}: process {self._process.pid}")
 
-    async def _follow(self) -> None:
-        with self._stack:
-            await self._over.wait()
+    def host_of(self, rank: int) -> str:
+        """Return the name of a rank's host."""
+        return self._layout.name_of(rank)
 
-    def _open_pipes(self) -> str:
-        """Make three pipes per rank; return the first pipe's inode text.
-
-        "none" without /proc.
-        """
-        for rank in range(self._at.ranks):
-            place = self._first_fd + 3 * rank
-            given = InputPipe(self._log, rank, self._on_input_progress)
-            self._inputs.append(given)
-            self._keep(given.read_fd, place)
-            given.child_started()
-            for offset, stream in enumerate(STREAMS, start=1):
-                pipe = self._forwarded(rank, stream)
-                self._keep(pipe.write_fd, place + offset)
-                pipe.child_started()
+    def _descriptors(self) -> list[str]:
+        """Return the words before the command: see `_RANK`."""
+        fds: list[int] = []
+        for rank, pipe in enumerate(self._inputs):
+            # Open until the launch ends: the input may be over before mpirun starts the rank.
+            fds.append(os.dup(pipe.read_fd))
+            pipe.child_started()
+            fds += [output.write_fd for output in self._outputs[2 * rank : 2 * rank + 2]]
         try:
-            return str(Path(f"/proc/self/fd/{self._first_fd}").readlink())
+            inode = str(Path(f"/proc/self/fd/{fds[0]}").readlink())
         except OSError:  # no /proc: all output comes through mpirun
-            return "none"
-
-    def _make_key(self) -> str:
-        """Write a new key to a memfd; return the descriptor's number.
-
-        "none" if the user has given a key, or the system has no memfd.
-        """
-        if KEY_FILE_VARIABLE in self._env or not hasattr(os, "memfd_create"):
-            return "none"
-        fd = os.memfd_create("phalanx-key")
-        os.fchmod(fd, 0o600)  # ranks check the mode: see `read_key`
-        os.write(fd, secrets.token_hex(_KEY_NBYTES).encode())
-        place = self._first_fd + 3 * self._at.ranks
-        self._keep(fd, place)
-        os.close(fd)
-        return str(place)
-
-    def _keep(self, fd: int, place: int) -> None:
-        """Copy a rank's pipe end to the number where the rank looks."""
-        kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, place)
-        self._stack.callback(os.close, kept)
-        assert kept == place, "the row was free"
+            inode = "none"
+        key = "none" if self._key_fd is None else self._key_fd
+        return [str(word) for word in (os.getpid(), key, len(self._inputs), inode, *fds)]
 
     def _forwarded(self, rank: int, stream: str) -> ForwardedPipe:
         """Make a pipe, and show what comes out of it."""
@@ -244,34 +223,13 @@ class MpiLauncher(CommandLauncher):
             self._screen.feed(rank, stream, data, lambda: pipe.taken(cost(data)))
 
         pipe = ForwardedPipe(show)
-        self._outputs.append(pipe)
         return pipe
 
-    # -- while it runs ------------------------------------------------------------------------
-
-    def _feed(self, data: bytes) -> None:
-        self._log.append(data)
-        for pipe in self._inputs:
-            pipe.feed()
-
-    def _on_input_progress(self) -> None:
-        if self._log.n_taken > self._n_taken:
-            self.on_input_taken(self._log.n_taken - self._n_taken)
-            self._n_taken = self._log.n_taken
-        for rank, nbytes in self._log.laggards():
-            self._inputs[rank].close()
-            self.on_input_cut(rank, nbytes)
-
-    def _forward(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-        if number not in USER_SIGNALS and self._kill is None:
-            self._kill = self._loop.call_later(self._options.grace, self._process.kill)
-
-    def _leave(self) -> None:
-        self._process.kill()
-
-    def _on_end(self) -> None:
-        """Show the rest of the output; end with mpirun's status."""
+    async def run(self) -> None:
+        """Wait for mpirun; show the rest of the output, and end with its status."""
+        over = asyncio.Event()
+        self._loop.add_reader(self._pidfd, over.set)
+        await over.wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         status = self._process.wait()
@@ -280,20 +238,47 @@ class MpiLauncher(CommandLauncher):
             given.close()
         for pipe in self._outputs:
             pipe.finish()
-        for rank in (*range(self._at.ranks), LAUNCHER):
+        for rank in (*range(len(self._inputs)), LAUNCHER):
             self._screen.finish(rank)
-        if status and not self._was_ended:
-            self._screen.say(f"{self._mpirun.path.name} {exit_reason(status)}")
-        self._end(status)
-        self._over.set()
+        if status and not self._console.was_ended:
+            self._screen.say(f"{self._path.name} {exit_reason(status)}")
+        self._console.end(status)
+
+    # -- the console --------------------------------------------------------------------------
+
+    def input(self, data: bytes) -> None:
+        """Give input to all ranks; empty ``data`` is its end."""
+        self._log.append(data)
+        for pipe in self._inputs:
+            pipe.feed()
+
+    def _on_input_progress(self) -> None:
+        if self._log.n_taken > self._n_taken:
+            self._console.let_read(self._log.n_taken - self._n_taken)
+            self._n_taken = self._log.n_taken
+        for rank, nbytes in self._log.laggards():
+            self._inputs[rank].close()
+            self._console.say_input_cut(rank, nbytes)
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """Send a signal to mpirun, and kill it after the grace if the signal ends it."""
+        self._process.send_signal(number)
+        if number not in USER_SIGNALS and self._kill is None:
+            self._kill = self._loop.call_later(self._grace_s, self._process.kill)
+
+    def end(self) -> None:
+        """Kill mpirun if it runs."""
+        self._process.kill()
 
 
-def _free_row(begin: int, length: int) -> int:
-    """Find the first ``length`` consecutive free descriptors from ``begin`` on."""
-    for fd in sorted(int(path.name) for path in Path("/dev/fd").iterdir()):
-        if begin <= fd < begin + length:  # inherited from our parent process
-            begin = fd + 1
-    return begin
+def _make_key() -> int | None:
+    """Write a new key to a memfd; return None if the system has none."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    fd = os.memfd_create("phalanx-key")
+    os.fchmod(fd, 0o600)  # ranks check the mode: see `read_key`
+    os.write(fd, secrets.token_hex(_KEY_NBYTES).encode())
+    return fd
 
 
 def _end_orphans() -> None:
