@@ -260,8 +260,6 @@ class ScriptRoot(Root):
             self._attribution.forgive(rank)
         if not self._membership.answer(rank, message):
             log.warning("rank %d sent a %s, which a script does not", rank, type(message).__name__)
-        if self._world.asking:
-            self._look_for_stalls()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Record the end of a rank and free the ranks that waited.
@@ -311,7 +309,6 @@ class ScriptRoot(Root):
                 self.tell(Notice(f"rank {rank} {reason}; the others go on (--keep-going)"))
         else:
             self._membership.send_all(self._world.lose(rank, "has ended (exit status 0)"))
-            self._look_for_stalls()
         self._membership.look()  # this rank may have been the only one the others waited for
         if not self._attribution.running:
             self._attribution.leave_behind(set(self._host.ranks) - set(self._world.members))

@@ -64,8 +64,7 @@ class SampleReader:
             self._host.memory.counters(slot)[0],
         ):
             return True
-        activity = self._host.memory.activity(slot)
-        return bool(activity.pair[1]) or any(its.op for its in activity.groups.values())
+        return any(True for _ in self._host.memory.activity(slot).operations())
 
     def _read(self, rank: int, slot: int, is_watched: bool) -> RankSample:
         memory, pid = self._host.memory, self._host.report(rank).pid

@@ -62,14 +62,13 @@ class HostMemory:
     def activity(self, slot: int) -> Activity:
         if self._page is None:
             return Activity(0, {})
-        epoch, groups, pair, messages = self._page.activity(slot)
+        epoch, groups, _, messages = self._page.activity(slot)
         if self._left_in.get(slot) == epoch:
             return Activity(0, {})
         wait = self._page.wait(slot)  # of 50 ms or more; the call takes about 2 us
         return Activity(
             epoch,
             {number: GroupProgress(*its[:4]) for number, its in groups.items()},
-            pair,
             {key: Passed(*its) for key, its in messages.items()},
             None if wait is None else UserWait(*wait),
         )

@@ -247,7 +247,6 @@ class WorkspaceRoot(Root):
             pass
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
-            self._look_for_stalls()
         elif isinstance(message, OrderRanks) and self._is_booted:
             if isinstance(message.order, TypeLine):
                 self._world.cells.type_line(message.order)
@@ -294,8 +293,6 @@ class WorkspaceRoot(Root):
         else:
             answer = await self._queries.answer(question)
         self._clients.answer(client, RootAnswered(number, answer))
-        if isinstance(question, BeginCell):
-            self._look_for_stalls()
 
     def _on_owner_gone(self) -> None:
         self._queries.mark()
@@ -325,14 +322,11 @@ class WorkspaceRoot(Root):
         elif isinstance(message, RankNews):
             if isinstance(message, CellEnded):
                 self._cells.end(rank, message)
-                self._look_for_stalls()
             elif isinstance(message, LineNeed | LineNotNeeded):
                 self._world.cells.ask_line(rank, message)
             self.tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)
-            if self._world.asking:
-                self._look_for_stalls()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         if self._clients.is_stopping:

@@ -131,20 +131,19 @@ class World:
     def activity(self, rank: int) -> Activity:
         """Return what the control page says of a rank: its groups, its message, and how far it is."""
         page = self.page_of(rank)
-        epoch, groups, pair, messages = page.activity(self.plan.slots[rank])
+        epoch, groups, _, messages = page.activity(self.plan.slots[rank])
         if epoch != self.plan.epoch:  # of an earlier world, or the rank has not joined yet
             return Activity(epoch, {})
         return Activity(
             epoch,
             {number: GroupProgress(*its[:4]) for number, its in groups.items()},
-            pair,
             {key: Passed(*its) for key, its in messages.items()},
         )
 
     def is_in(self, op: str, rank: int, *, n_queued: int = 0) -> bool:
         """Whether a rank waits in ``op`` now, with so many submitted operations not over."""
         now = self.activity(rank)
-        seen = {its.op for its in now.groups.values()} | {now.pair[1]}
+        seen = {its.op for its in now.operations()}
         queued = sum(its.queued for its in now.groups.values())
         return queued >= n_queued and (op in seen if op else any(seen))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.supervisor.health.impossible_waits import (
+from phalanx.protocol import Activity, GroupProgress, Passed
+from phalanx.supervisor.health.waits import (
     CONFIRM_S,
     WORLD,
     Activities,
-    Activity,
-    GroupProgress,
     ImpossibleWait,
     ImpossibleWaitSearch,
-    Passed,
     find_impossible_wait,
 )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.protocol import Activity, GroupProgress
-from phalanx.supervisor.health.impossible_waits import WORLD, Activities
-from phalanx.supervisor.health.slow_operations import LongWait, SlowOperationDetector
+from phalanx.protocol import Activity, GroupProgress, Passed
+from phalanx.supervisor.health.waits import WORLD, Activities, LongWait, SlowOperationDetector
 
 SPLIT = 77
 
@@ -18,7 +17,10 @@ def inside(seq, op="all_sum", epoch=1, group=WORLD):
 
 
 def waiting(op, peer, seq=1):
-    return Activity(1, {WORLD: GroupProgress("", 0, 0)}, (0, op, peer, seq))
+    count = {"sends": True} if op == "send" else {"receives": True}
+    return Activity(
+        1, {WORLD: GroupProgress("", 0, 0)}, {(WORLD, peer): Passed(seq - 1, seq - 1, **count)}
+    )
 
 
 class Watched:
