@@ -30,7 +30,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a launch
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run, and where.
+    """Hold the command of a launch, its options and its hosts.
 
     ``command`` is for this machine. Other hosts look up ``words``, the command as the user gave it.
     ``env`` is added to the environment of every rank.

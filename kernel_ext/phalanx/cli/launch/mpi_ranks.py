@@ -132,18 +132,21 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 def run_mpi(launch: Launch) -> int:
     """Run the launch; return its exit status."""
+    arguments = words_of("--mpi-arg", launch.options.mpi_arg)
     env = {**os.environ, **launch.env}
     mpirun = find_mpirun(env)
     library = mpirun.library()
     if library is not None:
         env.setdefault("MPI4PY_LIBMPI", str(library))
-    arguments = words_of("--mpi-arg", launch.options.mpi_arg)
     allow_descriptors(launch.at.ranks)
     return Console(launch).run(lambda console: MpiRanks(launch, console, mpirun, arguments, env))
 
 
 class MpiRanks:
-    """Runs a command on mpirun's ranks; ends the console once mpirun has ended."""
+    """Run a command on mpirun's ranks.
+
+    The console is ended once mpirun has ended.
+    """
 
     # MPICH's mpirun only forwards a first SIGINT.
     limit_signal = signal.SIGTERM
@@ -226,7 +229,7 @@ class MpiRanks:
         return pipe
 
     async def run(self) -> None:
-        """Wait for mpirun; show the rest of the output, and end with its status."""
+        """Wait for mpirun, and end with its status."""
         over = asyncio.Event()
         self._loop.add_reader(self._pidfd, over.set)
         await over.wait()
@@ -261,7 +264,10 @@ class MpiRanks:
             self._console.say_input_cut(rank, nbytes)
 
     def on_signal(self, number: signal.Signals) -> None:
-        """Send a signal to mpirun, and kill it after the grace if the signal ends it."""
+        """Send a signal to mpirun.
+
+        If the signal ends it, it is killed after the grace.
+        """
         self._process.send_signal(number)
         if number not in USER_SIGNALS and self._kill is None:
             self._kill = self._loop.call_later(self._grace_s, self._process.kill)
@@ -272,7 +278,7 @@ class MpiRanks:
 
 
 def _make_key() -> int | None:
-    """Write a new key to a memfd; return None if the system has none."""
+    """Write a new key to a memfd; None: the system has none."""
     if not hasattr(os, "memfd_create"):
         return None
     fd = os.memfd_create("phalanx-key")

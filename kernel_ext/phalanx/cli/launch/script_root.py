@@ -87,7 +87,10 @@ def run_script(launch: Launch) -> int:
 
 
 class ScriptRoot(Root):
-    """Run the ranks of one launch; end the console once all have ended."""
+    """Run the ranks of one launch.
+
+    The console is ended once all ranks have ended.
+    """
 
     limit_signal = signal.SIGINT
 

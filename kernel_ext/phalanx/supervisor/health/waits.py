@@ -1,4 +1,4 @@
-"""Find operations that cannot end because a rank has gone, and operations that last long.
+"""Find waits for ranks that have gone, and long waits.
 
 Pure: callers pass in the ranks' activities and the time. Ranks that wait for each other are found by
 `deadlock`.
@@ -33,7 +33,7 @@ class Activities(NamedTuple):
     splits: Mapping[int, Collection[int]]
 
     def now(self, rank: int) -> Activity | None:
-        """Return what a rank does in this epoch; None if it is not in it."""
+        """Return what a rank does in this epoch; None: nothing."""
         its = self.by_rank.get(rank)
         return its if its is not None and its.epoch == self.epoch else None
 
@@ -70,7 +70,7 @@ class Activities(NamedTuple):
         return entered >= operation.seq > done
 
     def _progress(self, rank: int, operation: Operation) -> tuple[int, int]:
-        """Return the last part that a rank has done, and the last that it has entered."""
+        """Return the last operation that a rank has done, and has entered."""
         now = self.now(rank)
         if now is None:
             return 0, 0
@@ -116,7 +116,7 @@ class ImpossibleWait:
 
 
 def say_operation(op: str, seq: int, peer: int, split: Collection[int] = ()) -> str:
-    """Describe an operation with its number, and the split that it is in."""
+    """Describe an operation with its number and split."""
     what = say_message(op, peer, seq) if op in ("send", "recv") else f"{op} #{seq}"
     return what + (f" in the split of {name_ranks(split)}" if split else "")
 

@@ -81,7 +81,7 @@ class Root(ABC):
             self._membership.free_waiters(rank, reason)
 
     async def _look_at_waits(self) -> None:
-        """Free the ranks that wait in vain; report those that wait for long."""
+        """Free the ranks that wait in vain; report long waits."""
         if not self._running():
             return  # an idle workspace costs nothing
         stand = self._stand()

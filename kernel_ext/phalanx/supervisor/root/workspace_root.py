@@ -128,6 +128,7 @@ class WorkspaceRoot(Root):
             self._engines.names,
             self._rank_ending,
             self._backlog,
+            self._tasks,
             tell=self.tell,
         )
         self._queries = QueryService(
@@ -350,12 +351,8 @@ class WorkspaceRoot(Root):
         self._membership.lose(rank, reason, consequence)
         host, said = self._host.layout.name_of(rank), self._world.dead[rank]
         self.tell(RankLost(rank, host, said, tail, will_return))
-        if will_return and self._restarts.claim(rank):
-            self._tasks.spawn(self._replace(rank))
-
-    async def _replace(self, rank: int) -> None:
-        if problem := await self._restarts.replace(rank):
-            self.tell(Notice(f"rank {rank} could not be replaced: {problem}"))
+        if will_return:
+            self._restarts.begin(rank)
 
     def on_command(self, message: FromCommand) -> None:
         """Ignore a message about a command: ranks of a workspace run cells."""
