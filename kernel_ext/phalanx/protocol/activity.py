@@ -111,7 +111,7 @@ class Activity:
         for group, its in sorted(self.groups.items()):
             if its.op:
                 yield Operation(group, its.seq, its.op)
-        for (group, peer), passed in sorted(self.messages.items()):
+        for (group, peer), passed in self.messages.items():
             if passed.receives:
                 yield Operation(group, passed.received + 1, "recv", rank, peer)
             if passed.sends:

@@ -141,7 +141,7 @@ def find_impossible_wait(
     Ranks ``running`` still run the cell. Ranks ``gone`` have ended it or were not asked to run it.
     Those of them with an ``ended`` process will not run their queued operations either.
     """
-    for operation, waiting in seen.operations(running).items():
+    for operation, waiting in seen.operations(running if gone else ()).items():
         group, seq, op, _, peer = operation
         members = seen.members(group)
         for rank in sorted(set(gone).intersection(members if peer < 0 else (peer,))):

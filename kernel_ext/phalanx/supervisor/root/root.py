@@ -14,7 +14,7 @@ from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor, na
 from phalanx.protocol.host import FromCommand
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
-from ..health.waits import ImpossibleWaitSearch, LongWait, SlowOperationDetector
+from ..health.waits import Activities, ImpossibleWaitSearch, LongWait, SlowOperationDetector
 from ..hosts.host_set import HostSet
 from ..tasks import TaskSet, poll
 from ..world.membership import MembershipCoordinator
@@ -86,25 +86,23 @@ class Root(ABC):
             return  # an idle workspace costs nothing
         stand = self._stand()
         is_new = await self._host.refresh()
+        _, _, running, gone = stand
+        now_s = self._loop.time()
+        seen = activities_of(self._world.alive | gone, self._world, self._host)
         # Ranks that went on meanwhile, maybe in another cell, are looked at next time.
         if is_new and stand == self._stand():
-            _, _, running, gone = stand
+            ended = self._world.dead.keys()
             found = self._impossible_waits.look(
-                activities_of(self._world.alive | gone, self._world, self._host),
-                now_s=self._loop.time(),
-                running=running,
-                gone=gone,
-                ended=self._world.dead.keys(),
+                seen, now_s=now_s, running=running, gone=gone, ended=ended
             )
             if found is not None:
                 reason = f"{self._world.absence_reason(found.missing)}; {found}"
                 self._membership.free_waiters(found.missing, reason)
-        waits = [self._host.activity(rank).wait for rank in self._running()]
-        if is_new and len(waits) - waits.count(None) > 1:
+        if is_new and sum(its.wait is not None for its in seen.by_rank.values()) > 1:
             deadlock = await self._find_certain_deadlock()
             if deadlock is not None:
                 self._membership.abort(AbortKind.MISMATCH, str(deadlock))
-        await self._report_slow_operations()
+        await self._report_slow_operations(seen, now_s)
 
     def _stand(self) -> tuple[int, str, set[int], set[int]]:
         """Return epoch, newest cell, and the ranks that run and are gone."""
@@ -130,16 +128,17 @@ class Root(ABC):
                 break  # the data of another host may be out of date
         return None
 
-    async def _report_slow_operations(self) -> None:
+    async def _report_slow_operations(self, seen: Activities, now_s: float) -> None:
         """Report each operation that lasts ``slow_operation_s``."""
         ranks = self._awaited()
-        activities = activities_of(ranks, self._world, self._host)
-        waits = self._slow_operations.look(activities, now_s=self._loop.time())
+        living = {rank: its for rank, its in seen.by_rank.items() if rank in ranks}
+        seen = seen._replace(by_rank=living)
+        waits = self._slow_operations.look(seen, now_s=now_s)
         for wait in waits:
             self.tell(Notice(await self._say_wait(wait)))
         if not waits:
             return
-        found = find_deadlock(activities, running=ranks, with_threads=True)
+        found = find_deadlock(seen, running=ranks, with_threads=True)
         if found is not None and found.acting and found.waits != self._reported:
             self._reported = found.waits
             others = f"{name_ranks(found.acting)} may go on in another thread"
