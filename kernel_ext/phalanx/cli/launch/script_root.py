@@ -115,8 +115,6 @@ class ScriptRoot(Root):
         self._n_given = self._n_taken = 0  # bytes of input: given to the hosts, taken by a rank
         self._shown: dict[tuple[int, str], int] = {}  # cost of shown output that no host knows yet
         self._ending: asyncio.Task[None] | None = None
-        self._patience: asyncio.TimerHandle | None = None  # grace after a failure
-        self._first_signal = 0  # of those that end the ranks
         # Ctrl-\ shows the ranks' stacks, as Java and Go programs do.
         console.handlers[signal.SIGQUIT] = self._on_quit
         if any(map(self._host.is_far, self._host.ranks)):
@@ -216,8 +214,7 @@ class ScriptRoot(Root):
         if not self._has_begun:
             self.on_not_up(["they were ended before all hosts were up"])
         elif self._ending is None:
-            self._first_signal = number
-            self._end_rest((number, *([] if number == signal.SIGTERM else [signal.SIGTERM])))
+            self._end_rest(number)
         elif number == signal.SIGINT:
             self._kill_rest()
 
@@ -367,27 +364,27 @@ class ScriptRoot(Root):
 
         Ranks may save data in that time.
         """
-        if self._patience is None and self._attribution.running:
+        if not self._attribution.is_ending:
             self._attribution.is_ending = True
-            self._patience = self._loop.call_later(self._boot.grace_s, self._end_rest)
+            self._loop.call_later(self._boot.grace_s, self._end_rest)
 
-    def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
+    def _end_rest(self, number: signal.Signals | None = None) -> None:
+        """End the running ranks; send them the user's signal first, if there is one."""
         if self._ending is None and self._attribution.running:
             self._attribution.is_forced = self._attribution.is_ending = True
-            self._ending = self._tasks.spawn(self._escalate(signals))
+            self._ending = self._tasks.spawn(self._escalate(number))
 
-    async def _escalate(self, signals: Sequence[signal.Signals]) -> None:
-        for number in signals:
+    async def _escalate(self, number: signal.Signals | None) -> None:
+        if number is not None:
             self._signal_rest(number)
             await asyncio.sleep(self._boot.grace_s)
-            if number == self._first_signal and self._attribution.running:
-                await self._say_late()
+            if late := self._attribution.running:
+                stacks = await self._inspector.stacks(late)
+                self.tell(Notice(say_late(stacks, self._boot.grace_s)))
+        if number != signal.SIGTERM:
+            self._signal_rest(signal.SIGTERM)
+            await asyncio.sleep(self._boot.grace_s)
         self._kill_rest()
-
-    async def _say_late(self) -> None:
-        """Report where the ranks are that the first signal has not ended."""
-        stacks = await self._inspector.stacks(self._attribution.running)
-        self.tell(Notice(say_late(stacks, self._boot.grace_s)))
 
     def _kill_rest(self) -> None:
         self._signal_rest(signal.SIGKILL)
