@@ -41,7 +41,6 @@ from phalanx.protocol.host import (
     HostUp,
     RankFrozen,
     RankReport,
-    ReconnectAck,
     StopHost,
     ToHost,
     ToRankEnvelope,
@@ -146,8 +145,6 @@ class HostAgent:
                 self._root.send_unreliable(HostPong(message.sent_ns, time.monotonic_ns()))
             case StopHost():
                 self.end()
-            case ReconnectAck():
-                pass
             case AskHost():
                 self._tasks.spawn(self._answer(message))
             case ToRankEnvelope(message=Welcome() as welcome):
@@ -171,8 +168,6 @@ class HostAgent:
                 if lasts_s > FIRST_WORD_S:
                     self._give_up(f"did not answer within {FIRST_WORD_S:g} s")
                 continue
-            if lasts_s >= limit_s / 2:
-                self._root.doubt()  # A connection may break without an error: try a new one.
             if is_over and not is_freed:
                 self._free_ranks()
             is_freed = is_over

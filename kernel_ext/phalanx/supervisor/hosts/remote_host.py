@@ -33,7 +33,6 @@ from phalanx.protocol.host import (
     HostUp,
     RankGone,
     RankReport,
-    Reconnect,
     Refresh,
     RunCommand,
     SampleRanks,
@@ -81,8 +80,8 @@ class RemoteHost:
 
     If it is lost, or could not be started (`is_over`), `HostSet.boot_again` makes another one.
 
-    A broken tcp connection is no loss: the host reconnects, and both ends resend unacknowledged
-    messages. The host is lost when its process is known to have ended, or when it has been silent
+    A broken tcp connection is no loss: the host reconnects, and both ends resend what is missing.
+    The host is lost when its process is known to have ended, or when it has been silent
     for the heartbeat timeout.
     """
 
@@ -332,6 +331,7 @@ class RemoteHost:
 
     def _on_message(self, message: FromHost) -> None:
         self._silence.reset()
+        self._is_broken = False
         match message:
             case HostUp():
                 if not self._answered.done():
@@ -339,8 +339,6 @@ class RemoteHost:
                     self._answered.set_result(None)
             case HostLeaving():
                 self._left.set()
-            case Reconnect():
-                self._is_broken = False
             case _ if not self.is_up:
                 pass
             case HostPong():
@@ -369,7 +367,7 @@ class RemoteHost:
                 self._answered.set_result(None)
         elif problem:
             self._refuse(problem)
-        else:
+        elif not self._is_broken:
             self._is_broken = True
             self._tasks.spawn(self._look())
 
