@@ -27,11 +27,10 @@ from phalanx.distributed.bootstrap.mpirun import KEY_FILE_VARIABLE
 from phalanx.hosts import words_of
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
-from phalanx.supervisor.processes.streams import (
+from phalanx.supervisor.processes.pipes import (
     WINDOW_COST,
-    ForwardedPipe,
-    InputLog,
-    InputPipe,
+    ChildOutput,
+    SharedInput,
     cost,
 )
 from phalanx.supervisor.root.script_root import ScriptOptions
@@ -154,10 +153,9 @@ class MpiLauncher(CommandLauncher):
         row = 3 * at.ranks + 1
         self._first_fd = _free_row(_ROOM + 3 * at.ranks, row)
         allow_descriptors(at.ranks, needed=self._first_fd + row)
-        self._log = InputLog(range(at.ranks))
+        self._input = SharedInput(self._on_input_progress, self.on_input_cut)
         self._n_taken = 0  # bytes of input
-        self._inputs: list[InputPipe] = []
-        self._outputs: list[ForwardedPipe] = []
+        self._outputs: list[ChildOutput] = []
         self._kill: asyncio.TimerHandle | None = None
 
     def _start(self) -> None:
@@ -203,8 +201,7 @@ class MpiLauncher(CommandLauncher):
         """
         for rank in range(self._at.ranks):
             place = self._first_fd + 3 * rank
-            given = InputPipe(self._log, rank, self._on_input_progress)
-            self._inputs.append(given)
+            given = self._input.open(rank)
             self._keep(given.read_fd, place)
             given.child_started()
             for offset, stream in enumerate(STREAMS, start=1):
@@ -237,30 +234,24 @@ class MpiLauncher(CommandLauncher):
         self._stack.callback(os.close, kept)
         assert kept == place, "the row was free"
 
-    def _forwarded(self, rank: int, stream: str) -> ForwardedPipe:
+    def _forwarded(self, rank: int, stream: str) -> ChildOutput:
         """Make a pipe, and show what comes out of it."""
 
         def show(data: bytes) -> None:
             self._screen.feed(rank, stream, data, lambda: pipe.taken(cost(data)))
 
-        pipe = ForwardedPipe(show)
+        pipe = ChildOutput(show)
         self._outputs.append(pipe)
         return pipe
 
     # -- while it runs ------------------------------------------------------------------------
 
     def _feed(self, data: bytes) -> None:
-        self._log.append(data)
-        for pipe in self._inputs:
-            pipe.feed()
+        self._input.write(data)
 
-    def _on_input_progress(self) -> None:
-        if self._log.n_taken > self._n_taken:
-            self.on_input_taken(self._log.n_taken - self._n_taken)
-            self._n_taken = self._log.n_taken
-        for rank, nbytes in self._log.laggards():
-            self._inputs[rank].close()
-            self.on_input_cut(rank, nbytes)
+    def _on_input_progress(self, nbytes: int) -> None:
+        self.on_input_taken(nbytes - self._n_taken)
+        self._n_taken = nbytes
 
     def _forward(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -276,8 +267,7 @@ class MpiLauncher(CommandLauncher):
         os.close(self._pidfd)
         status = self._process.wait()
         _end_orphans()
-        for given in self._inputs:
-            given.close()
+        self._input.close()
         for pipe in self._outputs:
             pipe.finish()
         for rank in (*range(self._at.ranks), LAUNCHER):

@@ -59,15 +59,13 @@ from phalanx.protocol.rank import RESTART_VARIABLES
 from ..health.stack_reader import StackPipe
 from ..processes.child import (
     OUT_OF_MEMORY,
-    ChildInput,
-    ChildOutput,
     ChildProcess,
     Fork,
     OutOfMemory,
-    OutputPipe,
     exit_reason,
 )
 from ..processes.fork_server import ForkServer
+from ..processes.pipes import ChildInput, ChildOutput
 from ..processes.sweeper import Sweeper
 from ..processes.system import THREADS_VARIABLE, can_adopt, threads_each, usable_cores
 from .commands import HostCommands
@@ -278,9 +276,9 @@ class LocalHost:
             end_fd, ask_fd = os.pipe()
             once_started.callback(os.close, end_fd)
             undo.callback(os.close, ask_fd)
-            stdout = OutputPipe()
+            stdout = ChildOutput()
             undo.callback(stdout.finish)
-            stderr = OutputPipe()
+            stderr = ChildOutput()
             undo.callback(stderr.finish)
             own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd, end_fd)
             command = list(map(str, own_fds))

@@ -191,8 +191,8 @@ class LocalRank:
         return self.child.process.pid if self.child else 0
 
     @property
-    def has_ended(self) -> bool:
-        return self.child is not None and self.child.process.status is not None
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.process.status is None
 
     @property
     def activity(self) -> Activity:

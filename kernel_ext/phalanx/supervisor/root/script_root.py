@@ -43,7 +43,7 @@ from phalanx.protocol.host import (
 from phalanx.protocol.os_text import os_bytes
 from phalanx.protocol.rank import RESTART_VARIABLES
 
-from ..processes.streams import WINDOW_COST, cost
+from ..processes.pipes import WINDOW_COST, cost
 from ..world.state import WorldState
 from .exit_status import FailureAttribution
 from .root import Root
