@@ -146,7 +146,7 @@ class LocalHost:
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
         """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
-        return self.memory.reason(epoch)
+        return self.memory.page.reason(epoch)
 
     def take(self, message: ToHost) -> None:
         """Do what a message of the root says.
@@ -157,7 +157,7 @@ class LocalHost:
             case ToRankEnvelope() if child := self._ranks[message.rank].child:
                 child.send(self._complete(message.message))
             case EpochAborted():
-                self.memory.abort(message.epoch, message.kind, message.culprit, message.message)
+                self.memory.abort(message)
             case Spawn():
                 self._to_spawn.append(message.rank)
                 self._spawn_all()
@@ -191,7 +191,7 @@ class LocalHost:
                 its = fd, request.since, request.max_lines
                 return await self._loop.run_in_executor(None, read_shown, *its)
             case GetTraces():  # about 50 us per rank
-                return Traces(tuple(self.memory.trace(slot) for slot in range(len(self.ranks))))
+                return Traces(tuple(its.trace() for its in self._ranks.values()))
             case SampleRanks():
                 return self._samples.read()
             case _:
@@ -383,17 +383,16 @@ class LocalHost:
                 stacks.close()
             raise
         stacks.child_started()
-        if its.child is not None:
-            self.memory.vacate(its.slot)
         # `_on_exit` gets this child, since a replacement may have the rank by then.
-        child = its.child = RankProcess(its.rank, process, ours, stacks, self._say)
+        child = RankProcess(its.rank, process, ours, stacks, self._say)
+        its.begin(child)
         self._sweeper.started(process.pid, serial)
         return child
 
     def _on_exit(self, its: LocalRank, child: RankProcess, status: int) -> None:
         child.close()
         self._sweeper.gone(child.process.pid)
-        self.memory.mark_slot_dead(its.slot)
+        its.end()
         if not self._is_stopping:
             reason, tail = child.nonsense or self._reason(status), child.process.tail
             if its.shown_fd >= 0 and tail:

@@ -24,12 +24,15 @@ from phalanx.protocol import (
     Complete,
     EngineReady,
     FrameReader,
+    GroupProgress,
     Inspect,
     Join,
     OutputIs,
+    Passed,
     RankAnswer,
     ToRank,
     ToSupervisor,
+    UserWait,
     pack_frame,
 )
 from phalanx.protocol.host import FromHost, FromRankEnvelope, Looked
@@ -184,6 +187,7 @@ class LocalRank:
         self.child: RankProcess | None = None  # the newest process
         self.shown_fd = -1  # output file, kept for replacements
         self._memory = memory
+        self._left_in = -1  # the last epoch of the process before this one
 
     @property
     def pid(self) -> int:
@@ -196,11 +200,43 @@ class LocalRank:
 
     @property
     def activity(self) -> Activity:
-        return self._memory.activity(self.slot)
+        page, slot = self._memory.page, self.slot
+        epoch, groups, pair, messages = page.activity(slot)
+        if epoch == self._left_in:
+            return Activity(0, {})
+        wait = page.wait(slot)  # of 50 ms or more; the call takes about 2 us
+        return Activity(
+            epoch,
+            {number: GroupProgress(*its[:4]) for number, its in groups.items()},
+            pair,
+            {key: Passed(*its) for key, its in messages.items()},
+            None if wait is None else UserWait(*wait),
+        )
 
     @property
     def doing(self) -> str:
-        return self._memory.doing(self.slot)
+        """Describe the rank's operation; "" for none.
+
+        If the rank waits, the text has the place in the user's code.
+        """
+        now, site = self.activity, self._memory.page.site(self.slot)
+        return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
+
+    def trace(self, since: int = 0) -> tuple[bytes, int]:
+        """Return the flight recorder and the number of dropped records.
+
+        The rank need not help: it may be busy, frozen or dead. ``since``: return only the records
+        from this number on, or all if another process has the slot now.
+        """
+        return self._memory.page.trace(self.slot, since)
+
+    def counters(self) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
+        """Return the rank's counters.
+
+        They are: operations, arena bytes, time inside operations (ns), time waiting (ns), and
+        ``{peer: (sent, received)}`` in bytes.
+        """
+        return self._memory.page.counters(self.slot)
 
     @property
     def rss_nbytes(self) -> int:
@@ -212,7 +248,20 @@ class LocalRank:
 
     @property
     def beats(self) -> int:
-        return self._memory.beats(self.slot)
+        return self._memory.page.heartbeats(self.slot)
+
+    def begin(self, child: RankProcess) -> None:
+        """Take a new process.
+
+        A replacement enters a later epoch. Until then the page has the values of the lost process.
+        """
+        if self.child is not None:
+            self._left_in = self._memory.page.activity(self.slot)[0]
+        self.child = child
+
+    def end(self) -> None:
+        """Record that the process is gone: expect no heartbeats."""
+        self._memory.page.mark_stopped(self.slot)
 
 
 def create_shown() -> int:
