@@ -44,7 +44,7 @@ from phalanx.protocol.host import (
 from ..launchers.remote_command import HostStart, HostUnreachable, RemoteCommand
 from ..launchers.select import launch_host
 from ..tasks import TaskSet
-from .addresses import PathDiagnosis, SilenceWatch
+from .addresses import PathReport, SilenceWatch, diagnose_path
 from .samples import ClockOffset, in_root_time, is_sound
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class RemoteHost:
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[HostAnswer]] = {}
         self._tasks = TaskSet(lambda _error: self._lose("its connection has failed"))
-        self._silence = SilenceWatch(self._heartbeat_timeout_s, self._path, self._tasks.spawn)
+        self._silence = SilenceWatch(self._heartbeat_timeout_s, self._diagnose, self._tasks.spawn)
         self._reports = {rank: first_report(rank) for rank in self.ranks}
         self._aborted: EpochAborted | None = None
 
@@ -415,10 +415,11 @@ class RemoteHost:
                 self._send_ping()
             await asyncio.sleep(min(LOOK_EVERY_S, limit_s / 4))
         how = " (its connection has broken)" if self._is_broken else ""
-        self._lose(f"it has not answered for {limit_s:g} s{how}{self._silence}")
+        self._lose(f"it has not answered for {limit_s:g} s{how}{self._silence.path.text}")
 
-    def _path(self) -> PathDiagnosis:
-        return PathDiagnosis(self.up.root_address, self._session.address, self.up.addresses)
+    async def _diagnose(self, timeout_s: float) -> PathReport:
+        here, there = self.up.root_address, self._session.address
+        return await diagnose_path(here, there, self.up.addresses, timeout_s=timeout_s)
 
     def _send_ping(self) -> None:
         self._session.send_unreliable(HostPing(time.monotonic_ns()))
