@@ -308,12 +308,6 @@ class SignalRank(Message, frozen=True):
     number: Annotated[int, msgspec.Meta(ge=1, lt=65)]
 
 
-class EndRank(Message, frozen=True):
-    """Root: interrupt this rank's cell and let the rank end."""
-
-    rank: Rank
-
-
 class Look(Message, frozen=True):
     """Root: ask for this rank's Python stacks."""
 
@@ -379,7 +373,6 @@ ToHost = (
     | ToRankEnvelope
     | EpochAborted
     | SignalRank
-    | EndRank
     | AskHost
     | GiveBack
     | HostPing

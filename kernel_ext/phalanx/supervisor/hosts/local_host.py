@@ -25,6 +25,7 @@ from phalanx.distributed.bootstrap.stack_listener import STACKS_VARIABLE
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
+    EndRank,
     EpochAborted,
     GetOutput,
     HostInfo,
@@ -35,7 +36,6 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import (
     CommandInput,
-    EndRank,
     FromHost,
     GetTraces,
     GiveBack,
@@ -171,8 +171,6 @@ class LocalHost:
                 number = signal.Signals(message.number)
                 is_alone = number in USER_SIGNALS
                 (child.process.signal_child if is_alone else child.process.signal_all)(number)
-            case EndRank() if child := self._ranks[message.rank].child:
-                child.ask_to_end()
             case RunCommand() | CommandInput() | OutputDone():
                 if self._commands is None:
                     self._commands = HostCommands(self, self._say, self._cwd)
@@ -272,21 +270,17 @@ class LocalHost:
             its.shown_fd = create_shown()
         env = self._cell_environment(its)
         fork = None if self._forks is None else self._forks.fork
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as once_started:
-            end_fd, ask_fd = os.pipe()
-            once_started.callback(os.close, end_fd)
-            undo.callback(os.close, ask_fd)
+        with contextlib.ExitStack() as undo:
             stdout = ChildOutput()
             undo.callback(stdout.finish)
             stderr = ChildOutput()
             undo.callback(stderr.finish)
-            own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd, end_fd)
+            own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd)
             command = list(map(str, own_fds))
             command = [f"rank-{rank}", *command] if fork else [*_ENGINE, str(os.getpid()), *command]
-            child = self._start(
+            self._start(
                 its, command, env, stdout=stdout, stderr=stderr, pass_fds=own_fds, fork=fork
             )
-            child.end_fd = ask_fd
             undo.pop_all()  # the pipes belong to the child now
 
     def spawn_command(
@@ -430,7 +424,7 @@ class LocalHost:
         children = [its.child for its in self._ranks.values() if its.child is not None]
         processes = [child.process for child in children]
         for child in children:
-            child.ask_to_end()
+            child.send(EndRank())
         for process in processes:
             process.signal_child(signal.SIGTERM)
         exits = [asyncio.ensure_future(process.exited.wait()) for process in processes]

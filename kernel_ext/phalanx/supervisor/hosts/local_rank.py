@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
@@ -18,7 +17,6 @@ from collections.abc import Callable
 import msgspec
 
 from phalanx.protocol import (
-    END_ASKED,
     OUTPUT_GAP,
     Activity,
     Complete,
@@ -77,7 +75,6 @@ class RankProcess:
         self._stacks = stacks
         self._say = say
         self.pid = process.pid
-        self.end_fd = -1  # writing end of the pipe that asks the rank to end by a byte
         self.nonsense = ""  # why the process was killed, if it broke the protocol
         self._reader = FrameReader()
         self._unsent = bytearray()  # waits until the channel takes more
@@ -152,17 +149,6 @@ class RankProcess:
             is_ours = False
         return Looked(False, await self._stacks.dump(self.pid) if is_ours else None)
 
-    def ask_to_end(self) -> None:
-        """Ask the rank to interrupt its cell and to end.
-
-        The request does not depend on signals, for which cells may have their own handlers.
-        """
-        if self.end_fd >= 0:
-            with contextlib.suppress(BrokenPipeError):  # the rank has just ended
-                os.write(self.end_fd, END_ASKED)
-            os.close(self.end_fd)
-            self.end_fd = -1
-
     def close(self) -> None:
         """Read the last messages of the process that has ended, and close."""
         self._read()  # aborted epochs, ended cells
@@ -170,9 +156,6 @@ class RankProcess:
         self._loop.remove_writer(self._channel)
         self._channel.close()
         self._stacks.close()
-        if self.end_fd >= 0:
-            os.close(self.end_fd)
-            self.end_fd = -1
 
 
 class LocalRank:
