@@ -27,13 +27,7 @@ from phalanx.hosts import words_of
 from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
 from phalanx.supervisor.hosts.host_set import Layout
-from phalanx.supervisor.processes.streams import (
-    WINDOW_COST,
-    ForwardedPipe,
-    InputLog,
-    InputPipe,
-    cost,
-)
+from phalanx.supervisor.processes.pipes import WINDOW_COST, ChildOutput, SharedInput, cost
 
 from .console import Console, Launch
 from .terminal import LAUNCHER, STREAMS
@@ -166,10 +160,10 @@ class MpiRanks:
         self._path = mpirun.path
         self._grace_s = launch.options.grace
         self._layout = Layout.of(at.hosts or (HostPlan("", at.ranks, is_local=True),))
-        self._log = InputLog(range(at.ranks))
+        self._ranks = range(at.ranks)
+        self._input = SharedInput(self._on_input_taken, console.say_input_cut)
         self._n_taken = 0  # bytes of input
-        self._inputs = [InputPipe(self._log, r, self._on_input_progress) for r in range(at.ranks)]
-        self._outputs = [self._forwarded(r, name) for r in range(at.ranks) for name in STREAMS]
+        self._outputs = [self._forwarded(rank, name) for rank in self._ranks for name in STREAMS]
         self._key_fd = _make_key() if KEY_FILE_VARIABLE not in env else None
         self._kill: asyncio.TimerHandle | None = None
         words = [
@@ -207,7 +201,8 @@ class MpiRanks:
     def _descriptors(self) -> list[str]:
         """Return the words before the command: see `_RANK`."""
         fds: list[int] = []
-        for rank, pipe in enumerate(self._inputs):
+        for rank in self._ranks:
+            pipe = self._input.open(rank)
             # Open until the launch ends: the input may be over before mpirun starts the rank.
             fds.append(os.dup(pipe.read_fd))
             pipe.child_started()
@@ -217,15 +212,15 @@ class MpiRanks:
         except OSError:  # no /proc: all output comes through mpirun
             inode = "none"
         key = "none" if self._key_fd is None else self._key_fd
-        return [str(word) for word in (os.getpid(), key, len(self._inputs), inode, *fds)]
+        return [str(word) for word in (os.getpid(), key, len(self._ranks), inode, *fds)]
 
-    def _forwarded(self, rank: int, stream: str) -> ForwardedPipe:
+    def _forwarded(self, rank: int, stream: str) -> ChildOutput:
         """Make a pipe, and show what comes out of it."""
 
         def show(data: bytes) -> None:
             self._screen.feed(rank, stream, data, lambda: pipe.taken(cost(data)))
 
-        pipe = ForwardedPipe(show)
+        pipe = ChildOutput(show)
         return pipe
 
     async def run(self) -> None:
@@ -237,11 +232,10 @@ class MpiRanks:
         os.close(self._pidfd)
         status = self._process.wait()
         _end_orphans()
-        for given in self._inputs:
-            given.close()
+        self._input.close()
         for pipe in self._outputs:
             pipe.finish()
-        for rank in (*range(len(self._inputs)), LAUNCHER):
+        for rank in (*self._ranks, LAUNCHER):
             self._screen.finish(rank)
         if status and not self._console.was_ended:
             self._screen.say(f"{self._path.name} {exit_reason(status)}")
@@ -251,17 +245,11 @@ class MpiRanks:
 
     def input(self, data: bytes) -> None:
         """Give input to all ranks; empty ``data`` is its end."""
-        self._log.append(data)
-        for pipe in self._inputs:
-            pipe.feed()
+        self._input.write(data)
 
-    def _on_input_progress(self) -> None:
-        if self._log.n_taken > self._n_taken:
-            self._console.let_read(self._log.n_taken - self._n_taken)
-            self._n_taken = self._log.n_taken
-        for rank, nbytes in self._log.laggards():
-            self._inputs[rank].close()
-            self._console.say_input_cut(rank, nbytes)
+    def _on_input_taken(self, nbytes: int) -> None:
+        self._console.let_read(nbytes - self._n_taken)
+        self._n_taken = nbytes
 
     def on_signal(self, number: signal.Signals) -> None:
         """Send a signal to mpirun.

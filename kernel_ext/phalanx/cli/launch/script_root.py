@@ -44,7 +44,7 @@ from phalanx.protocol.host import (
 from phalanx.protocol.os_text import os_bytes
 from phalanx.protocol.rank import RESTART_VARIABLES
 from phalanx.supervisor.boot import prepare_process
-from phalanx.supervisor.processes.streams import WINDOW_COST, cost
+from phalanx.supervisor.processes.pipes import WINDOW_COST, cost
 from phalanx.supervisor.root.root import Root
 from phalanx.supervisor.world.state import WorldState
 from phalanx.workspace import grouped

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from phalanx.protocol import (
     AddStartupCell,
+    EndRank,
     Failed,
     FromRoot,
     Notice,
@@ -29,7 +30,7 @@ from phalanx.protocol import (
     say_killed,
     say_killed_at_once,
 )
-from phalanx.protocol.host import EndRank, GiveBack, SignalRank, Spawn
+from phalanx.protocol.host import GiveBack, SignalRank, Spawn
 
 from ..hosts.host_set import HostSet
 from ..tasks import TaskSet
@@ -66,7 +67,7 @@ class RankEnding:
         """Let ranks end; return those that were killed, with their places."""
         pids = {rank: self._host.report(rank).pid for rank in self._alive(ranks)}
         for rank in pids:
-            self._host.take(EndRank(rank))
+            self._host.send(rank, EndRank())
         look_s = min(LOOK_S, self._grace_s / 2)
         found: dict[int, RankStack] = {}
         if late := await self._host.wait_ended(pids, self._grace_s - look_s):

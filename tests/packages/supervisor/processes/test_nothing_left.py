@@ -32,7 +32,7 @@ def run():
     except BaseException as error:
         print(type(error).__name__, flush=True)
 
-ws = Workspace.start(n=2, linger=float(sys.argv[1]))
+ws = Workspace.start(n=2, linger=float(sys.argv[1]), grace=0.5)
 print("up", flush=True)
 if sys.argv[2]:
     threading.Thread(target=run, daemon=True).start()
