@@ -369,7 +369,7 @@ class ScriptRoot(Root):
             self._loop.call_later(self._boot.grace_s, self._end_rest)
 
     def _end_rest(self, number: signal.Signals | None = None) -> None:
-        """End the running ranks; send them the user's signal first, if there is one."""
+        """End the running ranks, first by the user's signal if given."""
         if self._ending is None and self._attribution.running:
             self._attribution.is_forced = self._attribution.is_ending = True
             self._ending = self._tasks.spawn(self._escalate(number))
