@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -82,15 +82,40 @@ class UserWait(NamedTuple):
     site: str = ""
 
 
+class Operation(NamedTuple):
+    """A collective of a group, or a message between ``rank`` and ``peer``."""
+
+    group: int
+    seq: int
+    op: str
+    rank: int = -1
+    peer: int = -1
+
+    @property
+    def name(self) -> str:
+        """Return the operation in words, a message without its number."""
+        return f"{self.op} #{self.seq}" if self.peer < 0 else say_message(self.op, self.peer)
+
+
 @dataclass(frozen=True)
 class Activity:
     """Present operations of a rank, as on its page (`_native.ControlPage.activity`)."""
 
     epoch: int
     groups: Mapping[int, GroupProgress]
-    pair: tuple[int, str, int, int] = (-1, "", -1, 0)  # the message it waits for
     messages: Mapping[tuple[int, int], Passed] = field(default_factory=dict)  # by group and peer
     wait: UserWait | None = None
+
+    def operations(self, rank: int = -1) -> Iterator[Operation]:
+        """Yield the operations and messages in which this rank is."""
+        for group, its in sorted(self.groups.items()):
+            if its.op:
+                yield Operation(group, its.seq, its.op)
+        for (group, peer), passed in self.messages.items():
+            if passed.receives:
+                yield Operation(group, passed.received + 1, "recv", rank, peer)
+            if passed.sends:
+                yield Operation(group, passed.sent + 1, "send", rank, peer)
 
     @property
     def doing(self) -> str:
@@ -98,18 +123,15 @@ class Activity:
 
         Examples
         --------
-        >>> Activity(1, {0: GroupProgress("", 0, 3)}, (0, "recv", 2, 5)).doing
+        >>> Activity(1, {}, {(0, 2): Passed(0, 4, receives=True)}).doing
         'in recv from rank 2'
         """
-        busy = [f"in {its.op} #{its.seq}" for _, its in sorted(self.groups.items()) if its.op]
-        if not busy and self.pair[1]:
-            busy = [f"in {say_message(*self.pair[1:3])}"]
-        return busy[0] if busy else ""
+        return next((f"in {its.name}" for its in self.operations()), "")
 
     def is_at(self, number: int, seq: int) -> bool:
         """Whether `doing` means operation or message ``seq`` of group ``number``."""
-        busy = [(group, its.seq) for group, its in sorted(self.groups.items()) if its.op]
-        return busy[0] == (number, seq) if busy else self.pair[3] == seq
+        its = next(self.operations(), None)
+        return its is not None and (its.group, its.seq) == (number, seq)
 
 
 def say_message(op: str, peer: int, seq: int = 0) -> str:

@@ -116,6 +116,7 @@ class Channel:
         self._send_lock = threading.Lock()
         self._request_lock = threading.Lock()
         self._take: Callable[[RankOrder], None] | None = None
+        self._early: list[RankOrder] = []  # that came before `serve`
         self._answers: queue.SimpleQueue[RankAnswer | None] = queue.SimpleQueue()
 
     def serve(self, take: Callable[[RankOrder], None]) -> int:
@@ -124,6 +125,8 @@ class Channel:
         The caller calls `read` whenever the descriptor is readable. No request may wait now.
         """
         self._take = take
+        for order in self._early:
+            take(order)
         return self._sock.fileno()
 
     def read(self) -> bool:
@@ -136,8 +139,8 @@ class Channel:
             message: ToRank = self._decoder.decode(body)
             if isinstance(message, RankAnswer):
                 self._answers.put(message)
-            elif self._take is not None:
-                self._take(message)
+            else:
+                (self._take or self._early.append)(message)
         if not data:
             self._answers.put(None)
         return bool(data)

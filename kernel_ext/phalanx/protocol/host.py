@@ -14,14 +14,14 @@ message that a rank has ended. Each output stream has a flow-control window: the
 Samples: the root requests each sample, so nothing is read or sent while no client watches. A slow
 host gets no second request before its answer. Times are of the host's own clock.
 
-Reconnection: after a lost connection each side resends the messages that the other has not
-acknowledged. Sequence numbers tell the messages that were received already.
+Reconnection: a side that misses messages asks for a `Resend` of those that it has not acknowledged.
+Sequence numbers tell which are missing and which were received already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -271,14 +271,11 @@ class HostAnswered(Message, frozen=True):
     answer: HostAnswer
 
 
-class Reconnect(Message, frozen=True):
-    """Host: first message on every connection after the first one.
+class Resend(Message, frozen=True):
+    """Root or host: send again what is not acknowledged.
 
-    ``turn`` is the number of the connection. Messages that were sent before a ``turn`` belong to an
-    older connection, even if they arrive later.
+    A host says so on every new connection, and both do where a message is missing.
     """
-
-    turn: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
 
 
 class HostLeaving(Message, frozen=True):
@@ -309,12 +306,6 @@ class SignalRank(Message, frozen=True):
 
     rank: Rank
     number: Annotated[int, msgspec.Meta(ge=1, lt=65)]
-
-
-class EndRank(Message, frozen=True):
-    """Root: interrupt this rank's cell and let the rank end."""
-
-    rank: Rank
 
 
 class Look(Message, frozen=True):
@@ -361,10 +352,6 @@ class HostPing(Message, frozen=True):
     sent_ns: Time
 
 
-class ReconnectAck(Message, frozen=True):
-    """Root: accept a `Reconnect`; both sides resend unacknowledged messages."""
-
-
 class StopHost(Message, frozen=True):
     """Root: end your ranks and yourself; also after a loss."""
 
@@ -377,7 +364,7 @@ FromHost = (
     | RankFrozen
     | HostPong
     | HostAnswered
-    | Reconnect
+    | Resend
     | HostLeaving
     | FromCommand
 )
@@ -386,31 +373,28 @@ ToHost = (
     | ToRankEnvelope
     | EpochAborted
     | SignalRank
-    | EndRank
     | AskHost
     | GiveBack
     | HostPing
-    | ReconnectAck
+    | Resend
     | StopHost
     | ToCommand
 )
 
 
-class FromHostEnvelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Envelope of a message from a host to the root.
+_T = TypeVar("_T", FromHost, ToHost)
 
-    ``number`` is the sequence number, 0 for a message that may be lost. ``ack`` is the number of
-    the last message received.
+
+class Envelope(
+    msgspec.Struct, Generic[_T], frozen=True, array_like=True, forbid_unknown_fields=True
+):
+    """Envelope of a message between a host and the root.
+
+    ``number`` is the sequence number. A message that may be lost, unlike one that ``is_kept``, has
+    the number of the last one before it. ``ack`` is the number of the last message received.
     """
 
     number: Count
     ack: Count
-    message: FromHost
-
-
-class ToHostEnvelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Envelope of a message from the root to a host, as `FromHostEnvelope`."""
-
-    number: Count
-    ack: Count
-    message: ToHost
+    is_kept: bool
+    message: _T

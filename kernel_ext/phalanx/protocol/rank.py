@@ -377,6 +377,13 @@ class StopCell(Message, frozen=True):
     hold_s: float = 0.0
 
 
+class EndRank(Message, frozen=True):
+    """Order of the root or host: interrupt the cell, and end.
+
+    It does not depend on signals, for which cells may have their own handlers.
+    """
+
+
 class EnterWorld(Message, frozen=True):
     """Order of the root: join the present epoch between two cells.
 
@@ -443,6 +450,7 @@ class AskDebugger(Message, frozen=True):
 
 RankOrder = (
     StopCell
+    | EndRank
     | EnterWorld
     | LetIn
     | TypeLine

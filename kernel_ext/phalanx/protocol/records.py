@@ -50,8 +50,6 @@ USER_SIGNALS = (
     signal.SIGCONT,
     signal.SIGWINCH,
 )
-# Asks a rank to end, through a pipe. A pipe that is only closed asks nothing: its host was killed.
-END_ASKED = b"e"
 SHOWS_ERROR = "writing the traceback of an error"  # state of a rank after its code has ended
 
 

@@ -32,6 +32,7 @@ from phalanx.protocol import (
     Channel,
     ChannelClosed,
     DebuggerSays,
+    EndRank,
     Entered,
     EnterWorld,
     LetIn,
@@ -105,13 +106,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def is_ending(self) -> bool:
         return self.is_serving and self._gate.is_closed
 
-    def serve(
-        self, rank: int, size: int, channel: Channel, output: RankOutput, end_fd: int
-    ) -> None:
-        """Prepare the kernel to serve as a rank.
-
-        `END_ASKED` comes on ``end_fd`` when the rank is to end.
-        """
+    def serve(self, rank: int, size: int, channel: Channel, output: RankOutput) -> None:
+        """Prepare the kernel to serve as a rank."""
         self.rank = rank
         self._threads = count_threads()
         self._channel = channel
@@ -150,8 +146,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self.shell_handlers[kind] = partial(self._call_back, self.shell_handlers[kind])
         self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
         self._orders_fd = channel.serve(self._on_order)
-        for fd, handle in ((self._orders_fd, self._on_readable), (end_fd, stops.on_end_asked)):
-            control_loop.add_callback(control_loop.add_handler, fd, handle, control_loop.READ)
+        handler = self._orders_fd, self._on_readable, control_loop.READ
+        control_loop.add_callback(control_loop.add_handler, *handler)
         self.is_serving = True
 
     def _begin_code(self, tree: Any = None) -> Any:
@@ -494,6 +490,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def _on_order(self, order: RankOrder) -> None:
         if isinstance(order, StopCell):
             self.stops.stop(order)
+        elif isinstance(order, EndRank):
+            self.stops.end()
         elif isinstance(order, EnterWorld):
             self.io_loop.add_callback(self._enter_world, order)
         elif isinstance(order, LetIn):

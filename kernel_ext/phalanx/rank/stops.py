@@ -18,7 +18,6 @@ import psutil
 from phalanx.adapters import mlx
 from phalanx.protocol import (
     CALLBACK,
-    END_ASKED,
     InterruptCaught,
     LetIn,
     RankNews,
@@ -149,12 +148,6 @@ class CellStops:
         # For a cell that awaits, ipykernel's signal handler only schedules a callback, which does
         # not wake a sleeping event loop. This call does.
         self._cell_loop.add_callback(lambda: None)
-
-    def on_end_asked(self, fd: int, _events: int) -> None:
-        """End the rank if `END_ASKED` has come on ``fd``."""
-        self._loop.remove_handler(fd)
-        if os.read(fd, 1) == END_ASKED:
-            self.end()
 
     def end(self) -> None:
         """Interrupt what runs, begin no other cell, and leave the loop."""

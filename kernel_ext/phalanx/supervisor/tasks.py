@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class LogOnceOnError:
@@ -52,9 +53,9 @@ class TaskSet:
 
     def __init__(self, on_failed: Callable[[BaseException], None]) -> None:
         self._on_failed = on_failed
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Run a coroutine as a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -66,7 +67,7 @@ class TaskSet:
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("a task of the supervisor failed", exc_info=error)

@@ -39,6 +39,7 @@ from phalanx.protocol import (
     pack_frame,
 )
 from phalanx.protocol.host import (
+    Envelope,
     FromCommand,
     FromHost,
     FromRankEnvelope,
@@ -51,7 +52,7 @@ from phalanx.protocol.host import (
     RankReport,
     Spawn,
     StopHost,
-    ToHostEnvelope,
+    ToHost,
 )
 from phalanx.supervisor.hosts import connection as connection_module
 from phalanx.supervisor.hosts import remote_host as remote_host_module
@@ -81,19 +82,17 @@ class _Door(Door):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Any] = []
-        self._theirs = ReliableSession()
+        self._theirs = ReliableSession(self.hear)
 
     def hear(self, body: bytes) -> None:
         """Let the newest host send something."""
-        self._hear(list(self._sessions)[-1], b"b", "", [body])
+        self._hear(list(self._sessions)[-1], "", [body])
 
     def says(self, message: Any) -> None:
-        self.hear(self._theirs.encode(message))
+        self._theirs.send(message)
 
-    def transmit(self, visitor: Any, identity: bytes, body: bytes) -> None:
-        if not identity:
-            return
-        envelope = msgspec.msgpack.decode(body, type=ToHostEnvelope)
+    def transmit(self, session: Any, body: bytes) -> None:
+        envelope = msgspec.msgpack.decode(body, type=Envelope[ToHost])
         self._theirs.receive(envelope)
         self.told.append(envelope.message)
         if isinstance(envelope.message, HostPing):

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 from fuzz.quiet import quiet
@@ -20,6 +21,9 @@ from fuzz.supply import Supply
 from support.inside import root_end, spawn_in
 from support.ranks.loops import JumpingLoop
 
+from phalanx.cli.launch.console import Launch
+from phalanx.cli.launch.script_root import ScriptRoot
+from phalanx.cli.main import _parser
 from phalanx.protocol import (
     AskRoot,
     BootOptions,
@@ -37,8 +41,8 @@ from phalanx.protocol import (
     pack_frame,
 )
 from phalanx.protocol.host import CommandOutput
-from phalanx.supervisor.root.script_root import ScriptOptions, ScriptRoot
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
+from phalanx.workspace import Placement
 
 __all__ = ["Play", "one", "raise_first", "run_play", "script", "workspace"]
 
@@ -97,7 +101,7 @@ class Play:
         elif what == 1:
             root.output_shown(supply.record(CommandOutput))
         else:
-            spawn_in(root, _stacks_of(root))
+            spawn_in(root, root.say_stacks())
 
     def says(self, message: msgspec.Struct, name: str = _CLIENTS[0]) -> None:
         self._send(name, msgspec.msgpack.encode(message))
@@ -171,19 +175,10 @@ def workspace() -> WorkspaceRoot:
     return WorkspaceRoot(_BOOT)
 
 
-class _Launcher:
-    """A launcher that shows nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
-
-
 def script() -> ScriptRoot:
-    return ScriptRoot(_BOOT, ScriptOptions(("x",), (), {}, max_restarts=1), _Launcher())
-
-
-async def _stacks_of(root: ScriptRoot) -> None:
-    await root.stacks()
+    options = _parser().parse_args(["launch", "--max-restarts", "1"])
+    launch = Launch(options, (), ("x",), {}, Placement(_RANKS), "/")
+    return ScriptRoot(_BOOT, launch, mock.MagicMock())  # a console that shows nothing
 
 
 async def _play(loop: JumpingLoop, supply: Supply) -> None:

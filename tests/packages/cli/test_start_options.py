@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from phalanx.cli import main
-from phalanx.cli.launch import script_launcher
+from phalanx.cli.launch import script_root
 from phalanx.cli.main import _parser
 from phalanx.magics.arguments import line_parser, subcommands
 from phalanx.workspace import Workspace
@@ -28,7 +28,7 @@ def told(monkeypatch, tmp_path):
         raise AskedError
 
     monkeypatch.setattr(workspace_module, "launch_root", start)
-    monkeypatch.setattr(script_launcher, "ScriptRoot", start)
+    monkeypatch.setattr(script_root, "ScriptRoot", start)
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -11,7 +11,7 @@ import phalanx.workspace
 from phalanx.cli import main
 from phalanx.cli.config import command as config_command
 from phalanx.cli.config.setup import CableSetup
-from phalanx.cli.launch import script_launcher
+from phalanx.cli.launch import script_root
 
 JOBS = ("PBS_NODEFILE", "SLURM_JOB_NODELIST", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE")
 
@@ -24,7 +24,7 @@ def _idle(monkeypatch, tmp_path):
         pytest.fail("something was started")
 
     monkeypatch.setattr(phalanx.workspace.Workspace, "start", start)
-    monkeypatch.setattr(script_launcher, "ScriptRoot", start)
+    monkeypatch.setattr(script_root, "ScriptRoot", start)
     monkeypatch.setattr(config_command, "gather", start)
     monkeypatch.setattr(CableSetup, "run", start)
     for name in ("PATH", "XDG_RUNTIME_DIR", "TMPDIR"):

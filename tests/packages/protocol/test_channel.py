@@ -17,6 +17,7 @@ from phalanx.protocol import (
     CellEnded,
     Channel,
     ChannelClosed,
+    EndRank,
     FrameReader,
     Inspect,
     Join,
@@ -110,6 +111,16 @@ def test_one_reader_takes_orders_and_hands_answers_to_the_request_that_waits():
         for _ in range(2):
             with pytest.raises(ChannelClosed):
                 channel.request(Withdraw(9, 1), 9, timeout=PATIENCE_S)
+
+
+def test_orders_that_come_before_they_are_taken_are_kept():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel, orders = Channel(ours), []
+        theirs.sendall(pack_frame(EndRank()) + pack_frame(Refused(1, -1, "")))
+        channel.request(Join(1, 1), 1, timeout=PATIENCE_S)
+        channel.serve(orders.append)
+        assert orders == [EndRank()]
 
 
 def test_a_supervisor_that_is_gone_is_said():

@@ -18,7 +18,7 @@ from support.waiting import wait_until_async
 
 import phalanx
 from phalanx.protocol import BootOptions, HostPlan, RemoteOptions, WorldConfig
-from phalanx.protocol.host import HostBoot, HostUp, Reconnect, Spawn, ToHostEnvelope
+from phalanx.protocol.host import Envelope, HostBoot, HostUp, Resend, Spawn, ToHost
 from phalanx.supervisor.hosts import connection as connection_module
 from phalanx.supervisor.hosts import remote_host as remote_host_module
 from phalanx.supervisor.hosts.connection import HostServer, ReliableSession
@@ -82,36 +82,26 @@ class Process:
 
 
 class Door(HostServer):
-    """A root's server without a socket: connections are `Far` ends, which it knows by identity."""
+    """A root's server without a socket: what is connected are `Far` ends, by public key."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ends: dict[bytes, Far] = {}
+        self.ends: dict[bytes, Far] = {}
 
     def open(self, addresses: Any) -> tuple[str, ...]:
         self.endpoints = ("tcp://127.0.0.1:1",)
         return tuple(addresses)
 
-    def connect(self, far: Far) -> bytes:
-        identity = b"connection %d" % len(self._ends)
-        self._ends[identity] = far
-        return identity
-
-    def carry(self, far: Far, identity: bytes, bodies: tuple[bytes, ...]) -> None:
+    def carry(self, far: Far, bodies: tuple[bytes, ...]) -> None:
         """Bring what a host says; the socket would have read its key from the handshake."""
-        asyncio.get_running_loop().call_soon(
-            self._hear, far.boot.public_key, identity, "127.0.0.1", bodies
-        )
+        asyncio.get_running_loop().call_soon(self._hear, far.boot.public_key, "127.0.0.1", bodies)
 
-    def transmit(self, visitor: Any, identity: bytes, body: bytes) -> None:
-        if not identity:
-            return
-        far = self._ends[identity]
-        if identity == far.identity:
+    def transmit(self, session: Any, body: bytes) -> None:
+        far = self.ends.get(session.keys[0])
+        if far is None:  # a ROUTER says so
+            asyncio.get_running_loop().call_soon(session.fail, "")
+        else:
             far.came.put_nowait(body)
-        elif identity == visitor.identity:  # a ROUTER says so of a connection that has broken
-            visitor.identity = b""
-            asyncio.get_running_loop().call_soon(visitor.fail, "")
 
 
 class Far:
@@ -119,36 +109,28 @@ class Far:
 
     def __init__(self, door: Door, process: Process) -> None:
         self._server, self.boot = door, process.boot
-        self.session = ReliableSession()
-        self.turn = 0
+        self.session = ReliableSession(self.say_bytes)
         self.connect()
 
     def connect(self) -> None:
         self.came: asyncio.Queue[bytes] = asyncio.Queue()
-        self.identity = self._server.connect(self)
+        self._server.ends[self.boot.public_key] = self
 
     def close(self) -> None:
         """Break the connection, with what is on its way."""
-        self.identity = b""
+        del self._server.ends[self.boot.public_key]
 
     def rejoin(self) -> None:
         """Come in by another connection."""
-        self.close()
         self.connect()
-        self.turn += 1
-        self.say_bytes(self.session.encode_unreliable(Reconnect(self.turn)))
-
-    def rejoin_late(self, identity: bytes) -> None:
-        """Say on the connection before this one, as if it came only now, that it is the newest."""
-        self._server.carry(
-            self, identity, (self.session.encode_unreliable(Reconnect(self.turn - 1)),)
-        )
+        self.session.send_unreliable(Resend())
 
     def say(self, message: Any) -> None:
-        self.say_bytes(self.session.encode(message))
+        self.session.send(message)
 
     def say_bytes(self, *bodies: bytes) -> None:
-        self._server.carry(self, self.identity, bodies)
+        if self._server.ends.get(self.boot.public_key) is self:
+            self._server.carry(self, bodies)
 
     def come(self) -> None:
         self.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",)))
@@ -158,7 +140,7 @@ class Far:
 
         async def wait() -> Any:
             while True:
-                envelope = msgspec.msgpack.decode(await self.came.get(), type=ToHostEnvelope)
+                envelope = msgspec.msgpack.decode(await self.came.get(), type=Envelope[ToHost])
                 if self.session.receive(envelope) and isinstance(envelope.message, kind):
                     return envelope.message
 

@@ -15,11 +15,14 @@ class Proxy:
         self._silent = set()
         self._server = None
         self._tasks = set()
+        self._own_port = 0
         self.n_came = 0
 
     async def open(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        """Listen, the second time on the same port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._own_port)
+        self._own_port = self._server.sockets[0].getsockname()[1]
+        return f"tcp://127.0.0.1:{self._own_port}"
 
     async def _serve(self, reader, writer):
         self.n_came += 1
@@ -45,6 +48,10 @@ class Proxy:
                 await writer.drain()
         writer.transport.abort()
 
+    @property
+    def is_used(self):
+        return bool(self._writers)
+
     def reset(self):
         """Break all connections, with what is on its way."""
         while self._writers:
@@ -55,9 +62,13 @@ class Proxy:
         """Let nothing pass any more on the connections that there are."""
         self._silent.update(self._writers)
 
-    async def close(self):
+    def stop(self):
+        """Listen no more, and break all connections."""
         self._server.close()
         self.reset()
+
+    async def close(self):
+        self.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -29,7 +29,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_LOOP_S = 10.0  # twice the longest limit of what is tested on a `HeldLoop` (`connection.JOIN_S`)
+_LOOP_S = (
+    10.0  # twice the longest limit of what is tested on a `HeldLoop` (`connection.HANDSHAKE_MS`)
+)
 
 
 class _Jumping(selectors.DefaultSelector):

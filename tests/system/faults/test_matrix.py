@@ -111,7 +111,7 @@ def test_a_fatal_fault_frees_everyone_and_names_the_rank(
     begin_s = time.monotonic()
     world.kill(victim, number)
     if phase == "python":
-        wait_until(lambda: world.plan.lost, "the farm knows of the death")
+        wait_until(lambda: world.plan.state.is_aborted, "the farm knows of the death")
         begin_s = time.monotonic()
         (tmp_path / phases.GO).touch()
     endings = world.outcomes(others)

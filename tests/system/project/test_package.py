@@ -67,7 +67,7 @@ def test_a_supervisor_loads_no_numpy():  # 0.1 s of each start, and 13 MB
     code = (
         "import sys\n"
         "from phalanx.supervisor.hosts import agent\n"
-        "from phalanx.supervisor.root import script_root, workspace_root\n"
+        "from phalanx.supervisor.root import workspace_root\n"
         "assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,7 +21,7 @@ from support.runs.tiers import deep_but, pairwise
 from support.waiting import wait_until
 from tools import repeat
 
-from phalanx.supervisor.hosts.connection import JOIN_S
+from phalanx.supervisor.hosts.connection import HANDSHAKE_MS
 
 CONFTEST = (
     'pytest_plugins = ["support.runs.history", "support.runs.schedule", "support.runs.skips"]\n'
@@ -167,7 +167,7 @@ def test_a_held_loop_waits_for_limits_of_its_own_clock_on_a_busy_machine(monkeyp
 
     async def main(loop):
         fired = asyncio.Event()
-        loop.call_later(JOIN_S, fired.set)
+        loop.call_later(HANDSHAKE_MS / 1000, fired.set)
         await loop.until(fired.is_set, "the limit of a connection", step_s=0.1)
         with pytest.raises(AssertionError, match="not within"):
             await loop.until(lambda: False, "nothing", step_s=0.1)

@@ -1,7 +1,7 @@
 """`phalanx launch`: run a script or program on every rank.
 
-This module checks the options. `ScriptLauncher` or `MpiLauncher` runs the ranks, shows labelled
-lines and makes one exit status of the ranks' exit statuses. Options of `mlx.launch` that this
+This module checks the options. `ScriptRoot` or `MpiRanks` runs the ranks, and `Console` shows
+labelled lines and makes one exit status of the ranks' exit statuses. Options of `mlx.launch` that this
 engine does not need are accepted, with a note.
 """
 
@@ -236,18 +236,16 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     threads = "" if is_mpi or not is_python(rest) else at.say_threads()
     for line in [*notes, *([threads] if threads else [])]:
         print(f"phalanx launch: {line}", file=sys.stderr)
-    from phalanx.supervisor.root.script_root import ScriptOptions
+    from .console import Launch
 
-    script = ScriptOptions(
-        command, tuple(rest), env, is_checked, options.keep_going, options.max_restarts
-    )
+    launch = Launch(options, tuple(rest), command, env, at, str(cwd))
     if is_mpi:
-        from .mpi_launcher import MpiLauncher
+        from .mpi_ranks import run_mpi
 
-        return MpiLauncher(options, script, at, str(cwd)).run()
-    from .script_launcher import ScriptLauncher
+        return run_mpi(launch)
+    from .script_root import run_script
 
-    return ScriptLauncher(options, script, at, str(cwd)).run()
+    return run_script(launch)
 
 
 def _check_backend(options: argparse.Namespace, *, has_hosts: bool, is_mpi: bool) -> None:

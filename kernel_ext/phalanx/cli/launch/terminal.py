@@ -16,7 +16,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -53,11 +53,15 @@ class Screen:
     ----------
     label : {"rank", "host", "none"}
         Kind of label.
-    hosts : sequence of str
-        Name of each rank's host, by rank.
+    size : int
+        Number of ranks.
+    host_of : callable
+        Returns the name of a rank's host.
     """
 
-    def __init__(self, label: str, hosts: Sequence[str], *, is_verbose: bool) -> None:
+    def __init__(
+        self, label: str, size: int, host_of: Callable[[int], str], *, is_verbose: bool
+    ) -> None:
         screens = {name: _identity(fd) for name, fd in STREAMS.items()}
         # A terminal that knows no escape sequences is written to as a file is.
         sizes = {
@@ -65,8 +69,8 @@ class Screen:
             for name, fd in STREAMS.items()
             if os.isatty(fd) and os.environ.get("TERM") not in (None, "", "dumb")
         }
-        self._lines = LabelledLines(_labels(label, hosts), screens, sizes)
-        self._size = len(hosts)
+        self._lines = LabelledLines(_labels(label, size, host_of), screens, sizes)
+        self._size = size
         self._is_verbose = is_verbose
         self._logs: dict[tuple[int, str], IO[bytes]] = {}
         self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -192,15 +196,15 @@ def _drawing_size(fd: int) -> tuple[int, int]:
     return size.columns or 80, size.lines or 24
 
 
-def _labels(kind: str, hosts: Sequence[str]) -> Callable[[int], bytes]:
+def _labels(kind: str, size: int, host_of: Callable[[int], str]) -> Callable[[int], bytes]:
     if kind == "none":
         return lambda rank: b""
-    by_rank = rank_label(len(hosts))
+    by_rank = rank_label(size)
 
     def label(rank: int) -> bytes:
         if rank == LAUNCHER:
             return b""
-        by_host = f"[{hosts[rank]} {rank}] ".encode(errors="surrogateescape")
+        by_host = f"[{host_of(rank)} {rank}] ".encode(errors="surrogateescape")
         return by_host if kind == "host" else by_rank(rank)
 
     return label

@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..processes.child import ChildProcess, Fork, OutputPipe, exit_reason
+from ..processes.child import ChildProcess, Fork, exit_reason
+from ..processes.pipes import ChildOutput
 from ..processes.sweeper import VARIABLE
 from ..processes.system import has_abstract_sockets, remove_folder
 
@@ -57,7 +58,7 @@ class ControllerProcess:
     def _start(self, cwd: str, addresses: Iterable[str], fork: Fork | None) -> None:
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
-        output = OutputPipe()
+        output = ChildOutput()
         if not has_abstract_sockets():
             place = tempfile.gettempdir()
             place = place if len(place) <= MOST_CHARACTERS else "/tmp"  # noqa: S108

@@ -57,7 +57,7 @@ def main() -> None:
 
     The processes of a fork server are ranks and the controller. Its command line has the parent's
     pid, the descriptor of its orders, and a title. A rank's has the parent's pid, the reading ends
-    of its output, its output file, and the pipe that asks it to end.
+    of its output, and its output file.
     """
     parent_pid, *words = int(sys.argv[1]), *sys.argv[2:]
     die_with_parent(parent_pid)
@@ -74,7 +74,7 @@ def main() -> None:
     _run_rank(*map(int, words))
 
 
-def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> None:
+def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int) -> None:
     from ipyparallel.engine import app
     from traitlets.config import Application
 
@@ -118,8 +118,7 @@ def _run_rank(stdout_fd: int, stderr_fd: int, shown_fd: int, end_fd: int) -> Non
             assert isinstance(sys.stderr, Stream)
             output = RankOutput(self.kernel.session, OutputRecord(shown_fd))
             output.capture(sys.stdout, sys.stderr, stdout_fd, stderr_fd)
-            os.set_inheritable(end_fd, False)  # what a cell starts need not know
-            self.kernel.serve(rank, size, channel, output, end_fd)
+            self.kernel.serve(rank, size, channel, output)
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()

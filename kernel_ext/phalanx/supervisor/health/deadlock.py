@@ -1,7 +1,7 @@
 """Find ranks that wait for each other in a cycle.
 
 `find_deadlock` is a pure function of the ranks' activities. A wait for a rank that has ended its
-part of the cell is found by `impossible_waits`.
+part of the cell is found by `waits`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phalanx.protocol import Passed, UserWait, name_ranks, say_message
+from phalanx.protocol import Operation, UserWait, name_ranks
 
-from .impossible_waits import WORLD, Activities
+from .waits import WORLD, Activities, say_operation
 
 MOST_WAITS = 4  # waits named in the text: the text on the control page has 500 bytes
 _USER = -1  # stands for the thread that runs the user's code
-_NONE = Passed(0, 0)
 
 
 class _Thread(NamedTuple):
@@ -91,22 +90,20 @@ class _Graph:
     """Build the graph of waits; `reduce` removes threads that can go on."""
 
     def __init__(self, seen: Activities, running: Collection[int], with_threads: bool) -> None:
-        by_rank = sorted(seen.by_rank.items())
-        self._all = {rank: now for rank, now in by_rank if now.epoch == seen.epoch}
-        self._members = {**seen.splits, WORLD: tuple(seen.by_rank)}
-        self._waits: dict[int, UserWait] = {
-            rank: now.wait
-            for rank, now in self._all.items()
-            if rank in running
-            and now.wait is not None
-            and (with_threads or not now.wait.has_threads)
-        }
-        self._blocked = {_Thread(rank) for rank in self._waits}
-        for rank, now in self._all.items():
+        self._seen = seen
+        self._waits: dict[int, UserWait] = {}
+        self._blocked: set[_Thread] = set()
+        for rank in sorted(seen.by_rank):
+            if (now := seen.now(rank)) is None:
+                continue
+            wait = now.wait if rank in running else None
+            if wait is not None and (with_threads or not wait.has_threads):
+                self._waits[rank] = wait
+                self._blocked.add(_Thread(rank))
             for number, its in now.groups.items():
                 if its.queued and its.op:
                     self._blocked.add(_Thread(rank, number))
-        self._absent: dict[tuple[int, int], tuple[_Thread, ...]] = {}  # cache of one round
+        self._absent: dict[Operation, tuple[_Thread, ...]] = {}  # cache of one round
 
     def reduce(self) -> None:
         """Remove threads that can go on, then threads waiting for those."""
@@ -126,59 +123,56 @@ class _Graph:
         """
         rank, number = thread
         if number != _USER:
-            yield from self._missing(number, self._all[rank].groups[number].seq)
+            yield from self._missing(self._in_queue(thread))
             return
         wait = self._waits[rank]
+        queue = _Thread(rank, wait.group)
         if wait.op == "work":
-            its = self._all[rank].groups.get(wait.group)
-            queue = _Thread(rank, wait.group)
-            if its is not None and its.queued > wait.seq and queue in self._blocked:
+            now = self._seen.by_rank[rank].groups.get(wait.group)
+            if now is not None and now.queued > wait.seq and queue in self._blocked:
                 yield queue
-        elif wait.peer < 0:
-            yield from self._missing(wait.group, wait.seq)
-        elif not self._passes(rank, wait) and _Thread(wait.peer) in self._blocked:
+            return
+        operation = Operation(wait.group, wait.seq, wait.op, rank, wait.peer)
+        if wait.peer < 0:
+            yield from self._missing(operation._replace(rank=-1))
+        elif self._is_awaited(wait.peer, operation):
             yield _Thread(wait.peer)
 
-    def _missing(self, number: int, seq: int) -> tuple[_Thread, ...]:
+    def _in_queue(self, thread: _Thread) -> Operation:
+        its = self._seen.by_rank[thread.rank].groups[thread.group]
+        return Operation(thread.group, its.seq, its.op)
+
+    def _missing(self, operation: Operation) -> tuple[_Thread, ...]:
         """Return the members that have not entered an operation and cannot.
 
         The user's code of these members is blocked.
         """
-        if (number, seq) not in self._absent:
-            self._absent[number, seq] = tuple(
+        if operation not in self._absent:
+            self._absent[operation] = tuple(
                 _Thread(member)
-                for member in self._members.get(number, ())
-                if not self._may_come(member, number, seq)
+                for member in self._seen.members(operation.group)
+                if self._is_awaited(member, operation)
             )
-        return self._absent[number, seq]
+        return self._absent[operation]
 
-    def _may_come(self, member: int, number: int, seq: int) -> bool:
-        """Whether a member has entered an operation, or might.
+    def _is_awaited(self, member: int, operation: Operation) -> bool:
+        """Whether a member has not come to an operation, and cannot.
 
-        Also true for a member that has closed the group: waiting peers find out by themselves.
+        False for a member that has closed the group: waiting peers find out by themselves.
         """
-        now = self._all.get(member)
-        its = None if now is None else now.groups.get(number)
-        if its is None or its.done >= seq or (its.op and its.seq >= seq):
-            return True
-        is_queue_free = its.queued > 0 and _Thread(member, number) not in self._blocked
-        return is_queue_free or _Thread(member) not in self._blocked
-
-    def _passes(self, rank: int, wait: UserWait) -> bool:
-        """Whether the peer has begun or done its part of a message."""
-        there = self._all.get(wait.peer)
-        if there is None or wait.group not in there.groups:
-            return True
-        theirs = there.messages.get((wait.group, rank), _NONE)
-        is_recv = wait.op == "recv"
-        passed, is_in_it = (
-            (theirs.sent, theirs.sends) if is_recv else (theirs.received, theirs.receives)
-        )
-        # A long message passes in pieces. For each piece its two ranks may wait or not.
-        its = there.wait
-        other_end = (wait.group, "send" if is_recv else "recv", wait.seq, rank)
-        is_in_it |= its is not None and (its.group, its.op, its.seq, its.peer) == other_end
-        return passed >= wait.seq or (is_in_it and passed == wait.seq - 1)
+        seen, group, its = self._seen, operation.group, self._waits.get(member)
+        now = seen.now(member)
+        if its is None or now is None or group not in now.groups:
+            return False
+        queue = _Thread(member, group)
+        if operation.peer < 0:
+            may_come = now.groups[group].queued > 0 and queue not in self._blocked
+        else:
+            # A long message passes in pieces. For each piece its two ranks may wait or not.
+            other_end = (group, "send" if operation.op == "recv" else "recv", operation.seq)
+            may_come = (its.group, its.op, its.seq, its.peer) == (*other_end, operation.rank)
+        has_come = seen.has_done(member, operation) or seen.is_in(member, operation)
+        return not (has_come or may_come) and _Thread(member) in self._blocked
 
     def deadlock(self) -> Deadlock | None:
         """Describe the remaining waits; None if there are none."""
@@ -209,18 +203,15 @@ class _Graph:
     def _number(self, thread: _Thread) -> int:
         if thread.group == _USER:
             return self._waits[thread.rank].number
-        return self._all[thread.rank].groups[thread.group].seq
+        return self._in_queue(thread).seq
 
     def _words(self, rank: int) -> str:
         wait = self._waits[rank]
         op, seq = wait.op, wait.seq
         if op == "work":
-            its = self._all[rank].groups[wait.group]
-            op, seq = its.op, its.seq
-        what = f"{op} #{seq}" if wait.peer < 0 else say_message(op, wait.peer, seq)
-        if wait.group != WORLD:
-            what += f" in the split of {name_ranks(self._members[wait.group])}"
-        return what + (f" at {wait.site}" if wait.site else "")
+            _, seq, op, *_ = self._in_queue(_Thread(rank, wait.group))
+        split = () if wait.group == WORLD else self._seen.members(wait.group)
+        return say_operation(op, seq, wait.peer, split) + (f" at {wait.site}" if wait.site else "")
 
 
 class DeadlockSearch:

@@ -1,7 +1,7 @@
 """Find addresses at which hosts reach each other.
 
 `reach` tries endpoints over tcp. `addresses_towards` asks the operating system and ssh's
-configuration for the root's own addresses. `SilenceWatch` measures how long a supervisor is silent. `PathDiagnosis` finds
+configuration for the root's own addresses. `SilenceWatch` measures how long a supervisor is silent. `diagnose_path` finds
 out why: it connects to all known addresses of the host. A refused connection also proves that the host's system answers.
 """
 
@@ -173,63 +173,51 @@ def _all_addresses() -> list[str]:
     return [text for text, its in found if not (its.is_loopback or its.is_link_local)]
 
 
-class PathDiagnosis:
-    """Diagnosis of the network path between the addresses ``here`` and ``there``.
+class PathReport(NamedTuple):
+    """Result of `diagnose_path`: the end of a sentence about a silent host.
 
-    ``others`` are further addresses of the host. `ask` connects to ``port`` of each address: a host
-    that is up accepts or refuses, unless a firewall drops the packets. A path over loopback needs
-    no diagnosis, so its text is empty.
+    ``is_cut``: the address at which the host was reached does not answer.
     """
 
-    def __init__(
-        self, here: str, there: str, others: Sequence[str] = (), port: int = _ANY_PORT
-    ) -> None:
-        self._here = here
-        self._there = "" if _is_loopback(there) else there
-        self._port = port
-        self._every = tuple(dict.fromkeys((there, *others))) if self._there else ()
-        self._answering: tuple[str, ...] = ()
-        self.is_cut = False  # whether ``there`` is known not to answer
-        self._is_one_way = False
+    text: str = ""
+    is_cut: bool = False
 
-    async def ask(self, timeout_s: float) -> None:
-        """Find the addresses at which the host's system answers."""
-        found = await asyncio.gather(
-            *(_answers(address, timeout_s, self._port) for address in self._every)
+
+async def diagnose_path(
+    here: str,
+    there: str,
+    others: Sequence[str] = (),
+    *,
+    timeout_s: float,
+    port: int = _ANY_PORT,
+) -> PathReport:
+    """Find out why nothing comes from ``there`` to ``here``.
+
+    Both are addresses, of a silent host and of this one; ``others`` are further addresses of that
+    host. A host that is up accepts or refuses a connection to ``port``, unless a firewall drops the
+    packets. A path over loopback needs no diagnosis.
+    """
+    if _is_loopback(there):
+        return PathReport()
+    every = tuple(dict.fromkeys((there, *others)))
+    answers = await asyncio.gather(*(_answers(address, timeout_s, port) for address in every))
+    answering = [address for address, is_there in zip(every, answers, strict=True) if is_there]
+    if there in answering:
+        text = "its machine answers there, its supervisor is stopped or far too busy"
+        return PathReport(f" at {there}: {text}")
+    card = interface_of(here)
+    here = f"{here}{f' on {card}' if card else ''}"
+    if _tries_to_connect(there):
+        here = here or "this machine"
+        text = f": nothing comes from {here} to {there}, but its packets do come here"
+        return PathReport(text, is_cut=True)
+    text = f": nothing comes from {there}{f' to {here}' if here else ''}"
+    if answering:
+        text += (
+            f", while it answers at {', '.join(answering)}: the host lives, "
+            "a card, cable or switch of that network does not"
         )
-        self._answering = tuple(
-            a for a, is_there in zip(self._every, found, strict=True) if is_there
-        )
-        self.is_cut = bool(self._there) and self._there not in self._answering
-        self._is_one_way = self.is_cut and _tries_to_connect(self._there)
-
-    def __str__(self) -> str:
-        """Return the end of a sentence about a silent host.
-
-        Examples
-        --------
-        >>> str(PathDiagnosis("192.0.2.1", "192.0.2.2"))
-        ': nothing comes from 192.0.2.2 to 192.0.2.1'
-        >>> str(PathDiagnosis("127.0.0.1", "127.0.0.1"))
-        ''
-        """
-        if not self._there:
-            return ""
-        if self._there in self._answering:
-            text = "its machine answers there, its supervisor is stopped or far too busy"
-            return f" at {self._there}: {text}"
-        card = interface_of(self._here)
-        here = f"{self._here}{f' on {card}' if card else ''}"
-        if self._is_one_way:
-            here = here or "this machine"
-            return f": nothing comes from {here} to {self._there}, but its packets do come here"
-        text = f": nothing comes from {self._there}{f' to {here}' if here else ''}"
-        if self._answering:
-            text += (
-                f", while it answers at {', '.join(self._answering)}: the host lives, "
-                "a card, cable or switch of that network does not"
-            )
-        return text
+    return PathReport(text, is_cut=True)
 
 
 async def _answers(address: str, timeout_s: float, port: int = _ANY_PORT) -> bool:
@@ -279,41 +267,42 @@ class SilenceWatch:
     """Watch for a silence of the supervisor at the other end.
 
     From half of ``limit_s`` on, the path between both is diagnosed, so that its state is known when
-    the limit is over. ``path`` makes the diagnosis, and ``spawn`` runs it.
+    the limit is over. ``diagnose`` does so within a time limit, and ``spawn`` runs it.
     """
 
     def __init__(
         self,
         limit_s: float,
-        path: Callable[[], PathDiagnosis],
-        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        diagnose: Callable[[float], Coroutine[Any, Any, PathReport]],
+        spawn: Callable[[Coroutine[Any, Any, PathReport]], asyncio.Task[PathReport]],
     ) -> None:
         self._limit_s = limit_s
-        self._make_path = path
+        self._diagnose = diagnose
         self._spawn = spawn
         self.reset()
 
     def reset(self) -> None:
         """Take a sign of life."""
         self._timer = SilenceTimer(self._limit_s, asyncio.get_running_loop().time())
-        self.path: PathDiagnosis | None = None  # of this silence
-        self._asking: asyncio.Task[None] | None = None
+        self._diagnosis: asyncio.Task[PathReport] | None = None  # of this silence
 
     @property
     def lasts_s(self) -> float:
         return self._timer.lasts_s
 
+    @property
+    def path(self) -> PathReport:
+        """Return the diagnosis, which is there after the limit."""
+        if self._diagnosis is None or not self._diagnosis.done():
+            return PathReport()
+        return self._diagnosis.result()
+
     async def look(self) -> bool:
         """Poll; return whether the silence has lasted for the limit."""
         is_over = self._timer.is_over(asyncio.get_running_loop().time())
-        if self._asking is None and self.lasts_s >= self._limit_s / 2:
-            self.path = self._make_path()
-            self._asking = self._spawn(self.path.ask(self._limit_s / 3))
-        if is_over and self._asking is not None:
+        if self._diagnosis is None and self.lasts_s >= self._limit_s / 2:
+            self._diagnosis = self._spawn(self._diagnose(self._limit_s / 3))
+        if is_over and self._diagnosis is not None:
             # on a busy machine the query may end after its timeout
-            await asyncio.wait({self._asking})
+            await asyncio.wait({self._diagnosis})
         return self.lasts_s >= self._limit_s
-
-    def __str__(self) -> str:
-        """Return the diagnosis as the end of a sentence."""
-        return "" if self.path is None else str(self.path)

@@ -41,7 +41,6 @@ from phalanx.protocol.host import (
     HostUp,
     RankFrozen,
     RankReport,
-    ReconnectAck,
     StopHost,
     ToHost,
     ToRankEnvelope,
@@ -58,7 +57,7 @@ from ..processes.system import (
     usable_cores,
 )
 from ..tasks import TaskSet
-from .addresses import PathDiagnosis, SilenceWatch, reach
+from .addresses import PathReport, SilenceWatch, diagnose_path, reach
 from .connection import RootConnection
 from .host_set import versions_here
 from .local_host import LocalHost
@@ -100,7 +99,7 @@ class HostAgent:
         self._say = root.send
         self._tasks = TaskSet(self._on_task_failed)
         limit_s = boot.world.heartbeat_timeout_s
-        self._silence = SilenceWatch(limit_s, self._path, self._tasks.spawn)
+        self._silence = SilenceWatch(limit_s, self._diagnose, self._tasks.spawn)
         self.problem = ""  # why the agent could not serve, or stopped
 
     async def run(self) -> None:
@@ -146,8 +145,6 @@ class HostAgent:
                 self._root.send_unreliable(HostPong(message.sent_ns, time.monotonic_ns()))
             case StopHost():
                 self.end()
-            case ReconnectAck():
-                pass
             case AskHost():
                 self._tasks.spawn(self._answer(message))
             case ToRankEnvelope(message=Welcome() as welcome):
@@ -171,8 +168,6 @@ class HostAgent:
                 if lasts_s > FIRST_WORD_S:
                     self._give_up(f"did not answer within {FIRST_WORD_S:g} s")
                 continue
-            if lasts_s >= limit_s / 2:
-                self._root.doubt()  # A connection may break without an error: try a new one.
             if is_over and not is_freed:
                 self._free_ranks()
             is_freed = is_over
@@ -205,17 +200,18 @@ class HostAgent:
         """
         root, heartbeat_timeout_s = self._boot.root_name, self._boot.world.heartbeat_timeout_s
         supervisor = f"the supervisor of this workspace, on {root},"
-        path = self._silence.path
-        if path is None or self._silence.lasts_s < heartbeat_timeout_s:
+        if self._silence.lasts_s < heartbeat_timeout_s:
             return AbortKind.ERROR, -1, f"{supervisor} is gone"
-        if path.is_cut:
+        path, is_cut = self._silence.path
+        if is_cut:
             text = f"its host has received nothing from {root} for {heartbeat_timeout_s:g} s{path}"
             return AbortKind.RANK_FAILURE, min(self._boot.ranks), text
         text = f"{supervisor} has sent nothing for {heartbeat_timeout_s:g} s{path}"
         return AbortKind.ERROR, -1, text
 
-    def _path(self) -> PathDiagnosis:
-        return PathDiagnosis(self._root.own, self._root.address, port=self._root.port)
+    async def _diagnose(self, timeout_s: float) -> PathReport:
+        here, there, port = self._root.own, self._root.address, self._root.port
+        return await diagnose_path(here, there, port=port, timeout_s=timeout_s)
 
     def _report(self) -> None:
         """Say what all ranks do, and whether the newest epoch is aborted."""

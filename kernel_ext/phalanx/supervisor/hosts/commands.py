@@ -22,7 +22,7 @@ from phalanx.protocol.host import (
     ToCommand,
 )
 
-from ..processes.streams import ForwardedPipe, InputLog, InputPipe
+from ..processes.pipes import ChildOutput, SharedInput
 
 if TYPE_CHECKING:
     from .local_host import LocalHost
@@ -35,10 +35,10 @@ class HostCommands:
         self._host = host
         self._cwd = Path(cwd)
         self._say = say
-        self._log = InputLog(host.ranks)
-        self._n_taken = 0  # input bytes that the root knows to be taken
-        self._inputs: dict[int, InputPipe] = {}
-        self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
+        self._input = SharedInput(
+            lambda nbytes: say(InputTaken(nbytes)), lambda *its: say(InputCut(*its))
+        )
+        self._outputs: dict[tuple[int, str], ChildOutput] = {}
 
     def take(self, message: ToCommand) -> None:
         if isinstance(message, RunCommand):
@@ -49,23 +49,14 @@ class HostCommands:
                 self._say(CommandFails(message.rank, text))
             else:
                 self._say(CommandRuns(message.rank, self._host.report(message.rank).pid))
-                self._inputs[message.rank].feed()
         elif isinstance(message, CommandInput):
-            self._log.append(message.data)
-            for pipe in self._inputs.values():
-                pipe.feed()
-            for rank, nbytes in self._log.laggards():
-                self._log.drop(rank)
-                if rank in self._inputs:
-                    self._inputs[rank].close()
-                self._say(InputCut(rank, nbytes))
+            self._input.write(message.data)
         elif (message.rank, message.stream) in self._outputs:
             self._outputs[message.rank, message.stream].taken(message.cost)
 
     def _run(self, message: RunCommand) -> None:
         rank = message.rank
-        is_again = rank in self._inputs
-        if rank not in self._host.ranks or (is_again and not self._host.report(rank).has_ended):
+        if rank not in self._host.ranks or self._host.report(rank).is_running:
             msg = f"rank {rank} is not to be started here"
             raise ValueError(msg)
         added = {os.fsdecode(name): os.fsdecode(value) for name, value in message.env.items()}
@@ -78,18 +69,10 @@ class HostCommands:
                 added.get("PATH", os.environ.get("PATH")),
                 is_checked=message.is_script_checked,
             )
-        if is_again:
-            self._log.rejoin(rank)
-        stdin = InputPipe(self._log, rank, self._tell_progress)
-        stdout = ForwardedPipe(lambda data: self._say(CommandOutput(rank, "stdout", data)))
-        stderr = ForwardedPipe(lambda data: self._say(CommandOutput(rank, "stderr", data)))
-        self._inputs[rank] = stdin
+        stdin = self._input.open(rank)
+        stdout = ChildOutput(lambda data: self._say(CommandOutput(rank, "stdout", data)))
+        stderr = ChildOutput(lambda data: self._say(CommandOutput(rank, "stderr", data)))
         self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
         self._host.spawn_command(
             rank, command, env=added, stdin=stdin, stdout=stdout, stderr=stderr
         )
-
-    def _tell_progress(self) -> None:
-        if self._log.n_taken > self._n_taken:
-            self._n_taken = self._log.n_taken
-            self._say(InputTaken(self._n_taken))

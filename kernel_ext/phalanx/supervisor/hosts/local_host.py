@@ -25,6 +25,7 @@ from phalanx.distributed.bootstrap.stack_listener import STACKS_VARIABLE
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
+    EndRank,
     EpochAborted,
     GetOutput,
     HostInfo,
@@ -35,7 +36,6 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.host import (
     CommandInput,
-    EndRank,
     FromHost,
     GetTraces,
     GiveBack,
@@ -59,15 +59,13 @@ from phalanx.protocol.rank import RESTART_VARIABLES
 from ..health.stack_reader import StackPipe
 from ..processes.child import (
     OUT_OF_MEMORY,
-    ChildInput,
-    ChildOutput,
     ChildProcess,
     Fork,
     OutOfMemory,
-    OutputPipe,
     exit_reason,
 )
 from ..processes.fork_server import ForkServer
+from ..processes.pipes import ChildInput, ChildOutput
 from ..processes.sweeper import Sweeper
 from ..processes.system import THREADS_VARIABLE, can_adopt, threads_each, usable_cores
 from .commands import HostCommands
@@ -148,7 +146,7 @@ class LocalHost:
 
     def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
         """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
-        return self.memory.reason(epoch)
+        return self.memory.page.reason(epoch)
 
     def take(self, message: ToHost) -> None:
         """Do what a message of the root says.
@@ -159,7 +157,7 @@ class LocalHost:
             case ToRankEnvelope() if child := self._ranks[message.rank].child:
                 child.send(self._complete(message.message))
             case EpochAborted():
-                self.memory.abort(message.epoch, message.kind, message.culprit, message.message)
+                self.memory.abort(message)
             case Spawn():
                 self._to_spawn.append(message.rank)
                 self._spawn_all()
@@ -173,8 +171,6 @@ class LocalHost:
                 number = signal.Signals(message.number)
                 is_alone = number in USER_SIGNALS
                 (child.process.signal_child if is_alone else child.process.signal_all)(number)
-            case EndRank() if child := self._ranks[message.rank].child:
-                child.ask_to_end()
             case RunCommand() | CommandInput() | OutputDone():
                 if self._commands is None:
                     self._commands = HostCommands(self, self._say, self._cwd)
@@ -193,7 +189,7 @@ class LocalHost:
                 its = fd, request.since, request.max_lines
                 return await self._loop.run_in_executor(None, read_shown, *its)
             case GetTraces():  # about 50 us per rank
-                return Traces(tuple(self.memory.trace(slot) for slot in range(len(self.ranks))))
+                return Traces(tuple(its.trace() for its in self._ranks.values()))
             case SampleRanks():
                 return self._samples.read()
             case _:
@@ -274,21 +270,17 @@ class LocalHost:
             its.shown_fd = create_shown()
         env = self._cell_environment(its)
         fork = None if self._forks is None else self._forks.fork
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as once_started:
-            end_fd, ask_fd = os.pipe()
-            once_started.callback(os.close, end_fd)
-            undo.callback(os.close, ask_fd)
-            stdout = OutputPipe()
+        with contextlib.ExitStack() as undo:
+            stdout = ChildOutput()
             undo.callback(stdout.finish)
-            stderr = OutputPipe()
+            stderr = ChildOutput()
             undo.callback(stderr.finish)
-            own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd, end_fd)
+            own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd)
             command = list(map(str, own_fds))
             command = [f"rank-{rank}", *command] if fork else [*_ENGINE, str(os.getpid()), *command]
-            child = self._start(
+            self._start(
                 its, command, env, stdout=stdout, stderr=stderr, pass_fds=own_fds, fork=fork
             )
-            child.end_fd = ask_fd
             undo.pop_all()  # the pipes belong to the child now
 
     def spawn_command(
@@ -385,17 +377,16 @@ class LocalHost:
                 stacks.close()
             raise
         stacks.child_started()
-        if its.child is not None:
-            self.memory.vacate(its.slot)
         # `_on_exit` gets this child, since a replacement may have the rank by then.
-        child = its.child = RankProcess(its.rank, process, ours, stacks, self._say)
+        child = RankProcess(its.rank, process, ours, stacks, self._say)
+        its.begin(child)
         self._sweeper.started(process.pid, serial)
         return child
 
     def _on_exit(self, its: LocalRank, child: RankProcess, status: int) -> None:
         child.close()
         self._sweeper.gone(child.process.pid)
-        self.memory.mark_slot_dead(its.slot)
+        its.end()
         if not self._is_stopping:
             reason, tail = child.nonsense or self._reason(status), child.process.tail
             if its.shown_fd >= 0 and tail:
@@ -433,7 +424,7 @@ class LocalHost:
         children = [its.child for its in self._ranks.values() if its.child is not None]
         processes = [child.process for child in children]
         for child in children:
-            child.ask_to_end()
+            child.send(EndRank())
         for process in processes:
             process.signal_child(signal.SIGTERM)
         exits = [asyncio.ensure_future(process.exited.wait()) for process in processes]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
@@ -18,18 +17,20 @@ from collections.abc import Callable
 import msgspec
 
 from phalanx.protocol import (
-    END_ASKED,
     OUTPUT_GAP,
     Activity,
     Complete,
     EngineReady,
     FrameReader,
+    GroupProgress,
     Inspect,
     Join,
     OutputIs,
+    Passed,
     RankAnswer,
     ToRank,
     ToSupervisor,
+    UserWait,
     pack_frame,
 )
 from phalanx.protocol.host import FromHost, FromRankEnvelope, Looked
@@ -74,7 +75,6 @@ class RankProcess:
         self._stacks = stacks
         self._say = say
         self.pid = process.pid
-        self.end_fd = -1  # writing end of the pipe that asks the rank to end by a byte
         self.nonsense = ""  # why the process was killed, if it broke the protocol
         self._reader = FrameReader()
         self._unsent = bytearray()  # waits until the channel takes more
@@ -149,17 +149,6 @@ class RankProcess:
             is_ours = False
         return Looked(False, await self._stacks.dump(self.pid) if is_ours else None)
 
-    def ask_to_end(self) -> None:
-        """Ask the rank to interrupt its cell and to end.
-
-        The request does not depend on signals, for which cells may have their own handlers.
-        """
-        if self.end_fd >= 0:
-            with contextlib.suppress(BrokenPipeError):  # the rank has just ended
-                os.write(self.end_fd, END_ASKED)
-            os.close(self.end_fd)
-            self.end_fd = -1
-
     def close(self) -> None:
         """Read the last messages of the process that has ended, and close."""
         self._read()  # aborted epochs, ended cells
@@ -167,9 +156,6 @@ class RankProcess:
         self._loop.remove_writer(self._channel)
         self._channel.close()
         self._stacks.close()
-        if self.end_fd >= 0:
-            os.close(self.end_fd)
-            self.end_fd = -1
 
 
 class LocalRank:
@@ -184,6 +170,7 @@ class LocalRank:
         self.child: RankProcess | None = None  # the newest process
         self.shown_fd = -1  # output file, kept for replacements
         self._memory = memory
+        self._left_in = -1  # the last epoch of the process before this one
 
     @property
     def pid(self) -> int:
@@ -191,16 +178,47 @@ class LocalRank:
         return self.child.process.pid if self.child else 0
 
     @property
-    def has_ended(self) -> bool:
-        return self.child is not None and self.child.process.status is not None
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.process.status is None
 
     @property
     def activity(self) -> Activity:
-        return self._memory.activity(self.slot)
+        page, slot = self._memory.page, self.slot
+        epoch, groups, _, messages = page.activity(slot)
+        if epoch == self._left_in:
+            return Activity(0, {})
+        wait = page.wait(slot)  # of 50 ms or more; the call takes about 2 us
+        return Activity(
+            epoch,
+            {number: GroupProgress(*its[:4]) for number, its in groups.items()},
+            {key: Passed(*its) for key, its in messages.items()},
+            None if wait is None else UserWait(*wait),
+        )
 
     @property
     def doing(self) -> str:
-        return self._memory.doing(self.slot)
+        """Describe the rank's operation; "" for none.
+
+        If the rank waits, the text has the place in the user's code.
+        """
+        now, site = self.activity, self._memory.page.site(self.slot)
+        return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
+
+    def trace(self, since: int = 0) -> tuple[bytes, int]:
+        """Return the flight recorder and the number of dropped records.
+
+        The rank need not help: it may be busy, frozen or dead. ``since``: return only the records
+        from this number on, or all if another process has the slot now.
+        """
+        return self._memory.page.trace(self.slot, since)
+
+    def counters(self) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
+        """Return the rank's counters.
+
+        They are: operations, arena bytes, time inside operations (ns), time waiting (ns), and
+        ``{peer: (sent, received)}`` in bytes.
+        """
+        return self._memory.page.counters(self.slot)
 
     @property
     def rss_nbytes(self) -> int:
@@ -212,7 +230,20 @@ class LocalRank:
 
     @property
     def beats(self) -> int:
-        return self._memory.beats(self.slot)
+        return self._memory.page.heartbeats(self.slot)
+
+    def begin(self, child: RankProcess) -> None:
+        """Take a new process.
+
+        A replacement enters a later epoch. Until then the page has the values of the lost process.
+        """
+        if self.child is not None:
+            self._left_in = self._memory.page.activity(self.slot)[0]
+        self.child = child
+
+    def end(self) -> None:
+        """Record that the process is gone: expect no heartbeats."""
+        self._memory.page.mark_stopped(self.slot)
 
 
 def create_shown() -> int:

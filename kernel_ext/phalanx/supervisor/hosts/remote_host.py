@@ -33,7 +33,6 @@ from phalanx.protocol.host import (
     HostUp,
     RankGone,
     RankReport,
-    Reconnect,
     Refresh,
     RunCommand,
     SampleRanks,
@@ -45,7 +44,7 @@ from phalanx.protocol.host import (
 from ..launchers.remote_command import HostStart, HostUnreachable, RemoteCommand
 from ..launchers.select import launch_host
 from ..tasks import TaskSet
-from .addresses import PathDiagnosis, SilenceWatch
+from .addresses import PathReport, SilenceWatch, diagnose_path
 from .samples import ClockOffset, in_root_time, is_sound
 
 if TYPE_CHECKING:
@@ -81,8 +80,8 @@ class RemoteHost:
 
     If it is lost, or could not be started (`is_over`), `HostSet.boot_again` makes another one.
 
-    A broken tcp connection is no loss: the host reconnects, and both ends resend unacknowledged
-    messages. The host is lost when its process is known to have ended, or when it has been silent
+    A broken tcp connection is no loss: the host reconnects, and both ends resend what is missing.
+    The host is lost when its process is known to have ended, or when it has been silent
     for the heartbeat timeout.
     """
 
@@ -112,7 +111,7 @@ class RemoteHost:
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[HostAnswer]] = {}
         self._tasks = TaskSet(lambda _error: self._lose("its connection has failed"))
-        self._silence = SilenceWatch(self._heartbeat_timeout_s, self._path, self._tasks.spawn)
+        self._silence = SilenceWatch(self._heartbeat_timeout_s, self._diagnose, self._tasks.spawn)
         self._reports = {rank: first_report(rank) for rank in self.ranks}
         self._aborted: EpochAborted | None = None
 
@@ -332,6 +331,7 @@ class RemoteHost:
 
     def _on_message(self, message: FromHost) -> None:
         self._silence.reset()
+        self._is_broken = False
         match message:
             case HostUp():
                 if not self._answered.done():
@@ -339,8 +339,6 @@ class RemoteHost:
                     self._answered.set_result(None)
             case HostLeaving():
                 self._left.set()
-            case Reconnect():
-                self._is_broken = False
             case _ if not self.is_up:
                 pass
             case HostPong():
@@ -369,7 +367,7 @@ class RemoteHost:
                 self._answered.set_result(None)
         elif problem:
             self._refuse(problem)
-        else:
+        elif not self._is_broken:
             self._is_broken = True
             self._tasks.spawn(self._look())
 
@@ -417,10 +415,11 @@ class RemoteHost:
                 self._send_ping()
             await asyncio.sleep(min(LOOK_EVERY_S, limit_s / 4))
         how = " (its connection has broken)" if self._is_broken else ""
-        self._lose(f"it has not answered for {limit_s:g} s{how}{self._silence}")
+        self._lose(f"it has not answered for {limit_s:g} s{how}{self._silence.path.text}")
 
-    def _path(self) -> PathDiagnosis:
-        return PathDiagnosis(self.up.root_address, self._session.address, self.up.addresses)
+    async def _diagnose(self, timeout_s: float) -> PathReport:
+        here, there = self.up.root_address, self._session.address
+        return await diagnose_path(here, there, self.up.addresses, timeout_s=timeout_s)
 
     def _send_ping(self) -> None:
         self._session.send_unreliable(HostPing(time.monotonic_ns()))

@@ -20,6 +20,7 @@ from ..tasks import LogOnceOnError
 
 if TYPE_CHECKING:
     from .local_host import LocalHost
+    from .local_rank import LocalRank
 
 
 # After a longer time nobody has watched: operations overwritten meanwhile do not count as missed.
@@ -47,32 +48,28 @@ class SampleReader:
         samples: tuple[RankSample, ...] = ()
         with self._errors.look():
             samples = tuple(
-                self._read(rank, slot, is_watched) for slot, rank in enumerate(self._host.ranks)
+                self._read(self._host.report(rank), is_watched) for rank in self._host.ranks
             )
         return HostSamples(samples)
 
-    def _is_news(self, rank: int, slot: int, pid: int) -> bool:
+    def _is_news(self, its: LocalRank) -> bool:
         """Whether a rank's flight recorder has changed since the last sample.
 
         Reading the recorder is most of a sample's cost. An operation that begins and fails between
         two samples is seen with the next operation.
         """
-        if self._spans[rank].has_open or self._seen.get(rank) != (
-            pid,
-            self._host.memory.counters(slot)[0],
-        ):
+        now = its.pid, its.counters()[0]
+        if self._spans[its.rank].has_open or self._seen.get(its.rank) != now:
             return True
-        activity = self._host.memory.activity(slot)
-        return bool(activity.pair[1]) or any(its.op for its in activity.groups.values())
+        return any(True for _ in its.activity.operations())
 
-    def _read(self, rank: int, slot: int, is_watched: bool) -> RankSample:
-        memory, pid = self._host.memory, self._host.report(rank).pid
+    def _read(self, its: LocalRank, is_watched: bool) -> RankSample:
+        rank, pid = its.rank, its.pid
         # Read the records before the counters: an operation that ends in between is then counted
         # twice, for one sample only.
-        is_news = self._is_news(rank, slot, pid)
-        packed, _ = memory.trace(slot, self._spans[rank].since) if is_news else (b"", 0)
+        packed, _ = its.trace(self._spans[rank].since) if self._is_news(its) else (b"", 0)
         now_ns = time.monotonic_ns()
-        operations, arena_nbytes, inside_ns, waiting_ns, wires = memory.counters(slot)
+        operations, arena_nbytes, inside_ns, waiting_ns, wires = its.counters()
         found = new_spans(self._spans[rank], packed)
         self._seen[rank] = pid, operations
         for span in found.spans:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.host import HostUp
 
-from ..processes.child import ChildInput, ChildProcess, OutputPipe, exit_reason
-from ..processes.streams import ForwardedPipe, cost
+from ..processes.child import ChildProcess, exit_reason
+from ..processes.pipes import ChildInput, ChildOutput, cost
 
 if TYPE_CHECKING:
     from .slurm_job import SlurmJobs
@@ -141,30 +141,6 @@ class CommandOutcome(NamedTuple):
     stderr: str
 
 
-class WrittenInput(ChildInput):
-    """Standard input of a child, open while the child runs."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__()
-        self._rest = memoryview(b"")
-        self.write(data)
-
-    def write(self, data: bytes) -> None:
-        if self._write_fd >= 0:
-            self._rest = memoryview(bytes(self._rest) + data)
-            self._loop.add_writer(self._write_fd, self._write)
-
-    def _write(self) -> None:
-        try:
-            self._rest = self._rest[os.write(self._write_fd, self._rest) :]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:  # the child has ended: its exit status tells why
-            self._rest = self._rest[:0]
-        if not self._rest:
-            self._loop.remove_writer(self._write_fd)
-
-
 class RemoteCommand:
     """A local command that runs a supervisor or program elsewhere.
 
@@ -176,7 +152,8 @@ class RemoteCommand:
     ) -> None:
         self._way = way
         self._on_line = on_line
-        self._stdin = WrittenInput(first_line.rstrip(b"\n") + b"\n")
+        self._stdin = ChildInput()
+        self._stdin.write(first_line.rstrip(b"\n") + b"\n")
         self._stage = 0  # how many of `_STAGES` the far end has reached
         self._line = b""
         loop = asyncio.get_running_loop()
@@ -184,8 +161,8 @@ class RemoteCommand:
         self.is_over = False  # whether the far command itself has ended, with its own exit status
         self._ended: asyncio.Future[str] = loop.create_future()
         try:
-            self._stdout = ForwardedPipe(self._on_stdout)
-            self._stderr = OutputPipe()
+            self._stdout = ChildOutput(self._on_stdout)
+            self._stderr = ChildOutput()
             self._child = ChildProcess(
                 way.command,
                 env=os.environ,
@@ -304,7 +281,7 @@ class RemoteCommand:
         if self._way.again is None or not self._ended.done() or self.is_over:
             return ""
         words = shlex.join(["exec", "/bin/sh", "-c", _LOOK, "phalanx", str(up.pid), up.name])
-        output = OutputPipe()
+        output = ChildOutput()
         try:
             child = ChildProcess(
                 self._way.again(words),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
 import logging
 import os
 import signal
 import subprocess
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .pipes import ChildInput, ChildOutput
 from .system import end_with_parent, open_pidfd
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,6 @@ Fork = Callable[[Sequence[str], Mapping[str, str], Mapping[int, int]], "ForkedPr
 # log)`). Such output is read for at most this long. Only the end of the launch waits for it.
 LAST_OUTPUT_S = 0.5
 
-TAIL_CHARACTERS = 16_384  # kept to explain a death
 OUT_OF_MEMORY = "was killed by the kernel: out of memory"
 
 
@@ -43,76 +41,6 @@ def exit_reason(status: int) -> str:
     except ValueError:
         name = "unknown"
     return f"killed by signal {-status} ({name})"
-
-
-class ChildOutput(ABC):
-    """A pipe that a child writes to, and that this process reads.
-
-    ``tail`` is the last output of the child, if it is kept. ``is_over``: the pipe's end was read,
-    or the pipe was closed.
-    """
-
-    tail = ""
-    is_over = False
-
-    def __init__(self) -> None:
-        self.read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self.read_fd, False)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.read_fd, self._on_readable)
-
-    @abstractmethod
-    def _on_readable(self) -> None:
-        """Read a piece."""
-
-    @abstractmethod
-    def _read_rest(self) -> None:
-        """Read what a child that has ended has left in the pipe."""
-
-    def child_started(self) -> None:
-        """Close our copy of the child's end."""
-        os.close(self.write_fd)
-        self.write_fd = -1
-
-    def release(self) -> None:
-        """Leave the reading to the child; drop what was read so far."""
-        if self.read_fd >= 0:  # else the rank died after its message that it was up
-            self._loop.remove_reader(self.read_fd)
-            self.tail = ""
-
-    def finish(self) -> None:
-        """Read the remaining output and close; idempotent."""
-        if self.read_fd >= 0:
-            self._read_rest()
-            self._loop.remove_reader(self.read_fd)
-            os.close(self.read_fd)
-            self.read_fd = -1
-            self.is_over = True
-        if self.write_fd >= 0:
-            self.child_started()
-
-
-class ChildInput:
-    """A pipe that a child reads from, and that this process writes."""
-
-    def __init__(self) -> None:
-        self.read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._write_fd, False)
-        self._loop = asyncio.get_running_loop()
-
-    def child_started(self) -> None:
-        """Close our copy of the child's end."""
-        os.close(self.read_fd)
-        self.read_fd = -1
-
-    def close(self) -> None:
-        """End the child's input; idempotent."""
-        if self._write_fd >= 0:
-            self._loop.remove_writer(self._write_fd)
-            os.close(self._write_fd)
-            self._write_fd = -1
-        if self.read_fd >= 0:
-            self.child_started()
 
 
 class ForkedProcess:
@@ -272,39 +200,6 @@ class ChildProcess:
     def kill(self) -> None:
         if self.status is None:
             self._signal_group(signal.SIGKILL)
-
-
-class OutputPipe(ChildOutput):
-    """Output of which the supervisor keeps the end.
-
-    When a rank's kernel is up, the rank reads its own output, to send it with its cells: it
-    inherits the reading end as well. `release` leaves the reading to the rank. When the rank dies,
-    `finish` reads the output that the rank had not read.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def _on_readable(self) -> None:
-        self._read()
-
-    def _read_rest(self) -> None:
-        while self._read():
-            pass
-
-    def _read(self) -> bool:
-        """Read a piece; return False if there is none."""
-        try:
-            data = os.read(self.read_fd, 1 << 16)
-        except BlockingIOError:
-            return False
-        if not data:
-            self.is_over = True
-            self._loop.remove_reader(self.read_fd)
-            return False
-        self.tail = (self.tail + self._decoder.decode(data))[-TAIL_CHARACTERS:]
-        return True
 
 
 class OutOfMemory:

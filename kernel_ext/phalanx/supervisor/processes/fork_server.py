@@ -22,7 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from .child import ChildProcess, ForkedProcess, OutputPipe
+from .child import ChildProcess, ForkedProcess
+from .pipes import ChildOutput
 from .system import adopt_orphans, die_with_parent
 
 _READY = b"ready"
@@ -85,7 +86,7 @@ class ForkServer:
         self._sock.settimeout(_ANSWER_S)
         try:
             with theirs:
-                output = OutputPipe()
+                output = ChildOutput()
                 self.process = ChildProcess(
                     [*command, str(os.getpid()), str(theirs.fileno()), _TITLE],
                     env=env,

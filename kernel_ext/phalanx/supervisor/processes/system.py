@@ -279,7 +279,7 @@ def stripe_sockets(ranks_elsewhere: int, n_addresses: int, connections_per_ip: i
     return ranks_elsewhere * max(1, n_addresses) * connections_per_ip * GROUPS
 
 
-def allow_descriptors(ranks: int, sockets: int = 0, *, needed: int | None = None) -> None:
+def allow_descriptors(ranks: int, sockets: int = 0) -> None:
     """Raise the soft limit of open files if it is too low.
 
     The limit holds for this process and its children.
@@ -290,15 +290,13 @@ def allow_descriptors(ranks: int, sockets: int = 0, *, needed: int | None = None
         Number of ranks.
     sockets : int
         Sockets of links to other hosts, added as far as the hard limit allows.
-    needed : int, optional
-        Open files that the ranks need; None: `needed_descriptors`.
 
     Raises
     ------
     DistributedError
         The hard limit is too low as well. Without this error, connections would fail later.
     """
-    needed = needed_descriptors(ranks) if needed is None else needed
+    needed = needed_descriptors(ranks)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed + sockets:
         return

@@ -9,8 +9,8 @@ import msgspec
 
 from phalanx.protocol import SHOWS_ERROR, RankStack
 
-from ..health.impossible_waits import Activities
 from ..health.stack_reader import parse_dump, place_of
+from ..health.waits import Activities
 from ..hosts.host_set import HostSet
 from ..world.state import WorldState
 

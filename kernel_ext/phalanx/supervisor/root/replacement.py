@@ -11,13 +11,15 @@ import signal
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from phalanx.protocol import (
     AddStartupCell,
+    EndRank,
     Failed,
     FromRoot,
+    Notice,
     RankLost,
     RankStack,
     Replaced,
@@ -28,9 +30,10 @@ from phalanx.protocol import (
     say_killed,
     say_killed_at_once,
 )
-from phalanx.protocol.host import EndRank, GiveBack, SignalRank, Spawn
+from phalanx.protocol.host import GiveBack, SignalRank, Spawn
 
 from ..hosts.host_set import HostSet
+from ..tasks import TaskSet
 from ..world.membership import MembershipCoordinator
 from ..world.state import RESTARTED, WorldState
 from .inspector import BETWEEN_CELLS, RankInspector
@@ -64,7 +67,7 @@ class RankEnding:
         """Let ranks end; return those that were killed, with their places."""
         pids = {rank: self._host.report(rank).pid for rank in self._alive(ranks)}
         for rank in pids:
-            self._host.take(EndRank(rank))
+            self._host.send(rank, EndRank())
         look_s = min(LOOK_S, self._grace_s / 2)
         found: dict[int, RankStack] = {}
         if late := await self._host.wait_ended(pids, self._grace_s - look_s):
@@ -209,14 +212,14 @@ class Deaths:
 class _Replacement:
     """One replacement under way.
 
-    ``request`` is the first client's request for it; None: nobody has asked. ``over`` gets the
-    result of `Restarts.replace`. ``ready`` is there while the new process starts: it gets "" once
-    that takes cells, else why it does not. ``killed`` is where the old process was, if it was
-    killed after the grace time.
+    ``request`` is the first client's request for it; None: nobody has asked. ``task`` ends with the
+    reason why the rank takes no cells, or "". ``ready`` is there while the new process starts: it
+    gets "" once that takes cells, else why it does not. ``killed`` is where the old process was, if
+    it was killed after the grace time.
     """
 
     request: Restart | None
-    over: asyncio.Future[str]
+    task: asyncio.Task[str] = field(init=False)
     is_ending: bool = False
     killed: RankStack | None = None
     ready: asyncio.Future[str] | None = None
@@ -236,6 +239,7 @@ class Restarts:
         engines: list[str],
         rank_ending: RankEnding,
         backlog: ReplacementBacklog,
+        tasks: TaskSet,
         *,
         tell: Callable[[FromRoot], None],
     ) -> None:
@@ -246,6 +250,7 @@ class Restarts:
         self._tell = tell
         self._rank_ending = rank_ending
         self._backlog = backlog
+        self._spawn = tasks.spawn
         self.deaths = Deaths()
         self._under_way: dict[int, _Replacement] = {}  # by rank
 
@@ -260,14 +265,9 @@ class Restarts:
         joined = tuple(rank for rank in ranks if rank in under_way)
         if request.force:  # again: the first request gives the ranks time to end
             self._rank_ending.hurry([rank for rank in joined if under_way[rank].is_ending])
-        for rank in ranks:  # before the first await: another request may come meanwhile
-            self.claim(rank, request)
-        its = {rank: under_way[rank] for rank in ranks}
-        # Shielded: several requests may wait for this restart, and one of them must not cancel it.
-        waits: list[Awaitable[str]] = [
-            asyncio.shield(its[rank].over) if rank in joined else self.replace(rank)
-            for rank in ranks
-        ]
+        its = {rank: self.begin(rank, request) for rank in ranks}
+        # Shielded: several requests may wait for one restart, and none of them must cancel it.
+        waits = [asyncio.shield(one.task) for one in its.values()]
         problems = dict(zip(ranks, await asyncio.gather(*waits), strict=True))
         failed = {rank: problem for rank, problem in problems.items() if problem}
         new = tuple(rank for rank in ranks if rank not in failed)
@@ -277,23 +277,22 @@ class Restarts:
                 killed[rank], one.killed = one.killed, None
         return Restarted(new, failed, joined, self._rank_ending.say(killed))
 
-    def claim(self, rank: int, request: Restart | None = None) -> bool:
-        """Reserve a rank for `replace`; False if a replacement is under way."""
-        if (its := self._under_way.get(rank)) is not None:
-            its.request = its.request or request
-            return False
-        over = asyncio.get_running_loop().create_future()
-        self._under_way[rank] = _Replacement(request, over)
-        return True
+    def begin(self, rank: int, request: Restart | None = None) -> _Replacement:
+        """Replace a rank, unless that is under way."""
+        its = self._under_way.get(rank)
+        if its is None:
+            its = self._under_way[rank] = _Replacement(request)
+            its.task = self._spawn(self._run(rank, its))
+        its.request = its.request or request
+        return its
 
-    async def replace(self, rank: int) -> str:
-        """Replace a rank; return why it takes no cells, or ""."""
-        its, problem = self._under_way[rank], "the restart was broken off"
+    async def _run(self, rank: int, its: _Replacement) -> str:
         try:
             problem = await self._replace(rank, its)
         finally:
             del self._under_way[rank]
-            its.over.set_result(problem)
+        if problem and its.request is None:
+            self._tell(Notice(f"rank {rank} could not be replaced: {problem}"))
         return problem
 
     async def _replace(self, rank: int, its: _Replacement) -> str:
@@ -355,7 +354,7 @@ class Restarts:
 
     async def settled(self, ranks: Collection[int], timeout_s: float) -> None:
         """Wait until none of these ranks is being replaced (or the timeout)."""
-        waits = [self._under_way[rank].over for rank in ranks if rank in self._under_way]
+        waits = [self._under_way[rank].task for rank in ranks if rank in self._under_way]
         if waits:  # not cancelled after the timeout: the cell runs without these ranks, and says so
             await asyncio.wait(waits, timeout=timeout_s)
 

@@ -8,39 +8,32 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 
 from phalanx.distributed.control import AbortKind
 from phalanx.protocol import BootOptions, BootProgress, Notice, ToSupervisor, name_ranks
 from phalanx.protocol.host import FromCommand
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
-from ..health.impossible_waits import ImpossibleWaitSearch
-from ..health.slow_operations import LongWait, SlowOperationDetector
+from ..health.waits import Activities, ImpossibleWaitSearch, LongWait, SlowOperationDetector
 from ..hosts.host_set import HostSet
-from ..tasks import LogOnceOnError, TaskSet, poll
+from ..tasks import TaskSet, poll
 from ..world.membership import MembershipCoordinator
 from ..world.state import WorldState
 from .inspector import RankInspector, activities_of
 
-STALL_LOOK_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over
-
-DEADLOCK_LOOK_S = 0.25  # this, the following checks and SEND_S end a deadlock within 2 s
+LOOK_S = 0.25  # this, the following checks and SEND_S end a deadlock within 2 s
 LOOK_AGAIN_S = 0.06  # after a suspicious check: waiting ranks update their activity every 50 ms
 # On one machine a full socket buffer drains at once, or at the kernel's second probe (after 0.2 s
 # and another 0.4 s).
 SEND_S = 1.0
-
-SLOW_LOOK_S = 1.0  # one poll reads two cache lines per rank
 MAX_LOOKS = 32  # most missing ranks to inspect for one line of text
 
 
 class Root(ABC):
     """Run the ranks of one world until it ends.
 
-    `HostSet` calls the ``on_`` methods and `tell`. Waits that cannot end are found from the ranks'
-    activity pages: `_watch_stalls` for ranks that have gone, `_look_for_deadlock` for ranks that
-    wait for each other. `_look_for_slow_operations` only reports.
+    `HostSet` calls the ``on_`` methods and `tell`. `_look_at_waits` reads the ranks' activity pages:
+    it frees ranks that wait for a rank that has gone or for each other, and reports long waits.
     """
 
     def __init__(self, options: BootOptions, world: WorldState) -> None:
@@ -52,8 +45,7 @@ class Root(ABC):
         self._host = HostSet(options, self)
         self._membership = MembershipCoordinator(options, world, self._host)
         self._inspector = RankInspector(self._host, world, options.cwd)
-        self._stalls = ImpossibleWaitSearch()
-        self._news = asyncio.Event()  # ranks may wait in vain from now on
+        self._impossible_waits = ImpossibleWaitSearch()
         self._slow_operations = SlowOperationDetector(options.slow_operation_s)
         self._reported: frozenset[object] = frozenset()  # waits of the last reported deadlock
 
@@ -65,14 +57,9 @@ class Root(ABC):
                 self._start()
             if not self._over.is_set():
                 self._tasks.spawn(self._host.watch_health(self._awaited))
-                self._tasks.spawn(self._watch_stalls())
-                # Other hosts are asked each time: an idle launch shall cost nothing.
-                every_s = DEADLOCK_LOOK_S * (1 if len(self._host.every) == 1 else 2)
-                what = "a look for ranks that wait for each other"
-                self._tasks.spawn(poll(every_s, what, self._look_for_deadlock))
-                what, every_s = "a look for long operations", self._boot.slow_operation_s / 4
-                look = self._look_for_slow_operations
-                self._tasks.spawn(poll(min(SLOW_LOOK_S, every_s), what, look))
+                # Other hosts are asked each time, and answer later.
+                every_s = LOOK_S * (1 if len(self._host.every) == 1 else 2)
+                self._tasks.spawn(poll(every_s, "a look at waiting ranks", self._look_at_waits))
                 await self._over.wait()
         finally:
             self._tasks.cancel()
@@ -93,44 +80,29 @@ class Root(ABC):
         if rank in awaited and len(awaited) > 1:
             self._membership.free_waiters(rank, reason)
 
-    def _look_for_stalls(self) -> None:
-        """Free the ranks that wait for a rank that joins no operation.
-
-        Look now, and again while ranks run and ranks are gone.
-        """
-        self._news.set()
-
-    async def _watch_stalls(self) -> None:
-        errors = LogOnceOnError("a look for operations that nobody can complete")
-        wait_s: float | None = None
-        while True:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), wait_s)
-            self._news.clear()
-            wait_s = STALL_LOOK_S
-            with errors.look():
-                wait_s = STALL_LOOK_S if await self._look_for_stall() else None
-
-    async def _look_for_stall(self) -> bool:
-        """Look once; return whether a later look may find something."""
+    async def _look_at_waits(self) -> None:
+        """Free the ranks that wait in vain; report long waits."""
+        if not self._running():
+            return  # an idle workspace costs nothing
         stand = self._stand()
         is_new = await self._host.refresh()
         _, _, running, gone = stand
-        if not running or not gone:
-            return False
+        now_s = self._loop.time()
+        seen = activities_of(self._world.alive | gone, self._world, self._host)
         # Ranks that went on meanwhile, maybe in another cell, are looked at next time.
         if is_new and stand == self._stand():
-            found = self._stalls.look(
-                activities_of(running | gone, self._world, self._host),
-                now_s=self._loop.time(),
-                running=running,
-                gone=gone,
-                ended=self._world.dead.keys(),
+            ended = self._world.dead.keys()
+            found = self._impossible_waits.look(
+                seen, now_s=now_s, running=running, gone=gone, ended=ended
             )
             if found is not None:
                 reason = f"{self._world.absence_reason(found.missing)}; {found}"
                 self._membership.free_waiters(found.missing, reason)
-        return True
+        if is_new and sum(its.wait is not None for its in seen.by_rank.values()) > 1:
+            deadlock = await self._find_certain_deadlock()
+            if deadlock is not None:
+                self._membership.abort(AbortKind.MISMATCH, str(deadlock))
+        await self._report_slow_operations(seen, now_s)
 
     def _stand(self) -> tuple[int, str, set[int], set[int]]:
         """Return epoch, newest cell, and the ranks that run and are gone."""
@@ -138,15 +110,6 @@ class Root(ABC):
         world, asking = self._world, self._world.asking
         running, gone = set(self._running()) - asking, set(self._gone()) | asking
         return world.epoch, world.cells.newest, running, gone
-
-    async def _look_for_deadlock(self) -> None:
-        """Abort the epoch once ranks wait for each other."""
-        if not self._running() or not await self._host.refresh():
-            return
-        if sum(self._host.activity(rank).wait is not None for rank in self._running()) > 1:
-            found = await self._find_certain_deadlock()
-            if found is not None:
-                self._membership.abort(AbortKind.MISMATCH, str(found))
 
     async def _find_certain_deadlock(self) -> Deadlock | None:
         """Look again and again while the ranks look deadlocked."""
@@ -165,18 +128,17 @@ class Root(ABC):
                 break  # the data of another host may be out of date
         return None
 
-    async def _look_for_slow_operations(self) -> None:
+    async def _report_slow_operations(self, seen: Activities, now_s: float) -> None:
         """Report each operation that lasts ``slow_operation_s``."""
-        if not (ranks := self._awaited()):
-            return
-        await self._host.refresh()  # the data of other hosts may be out of date
-        activities = activities_of(ranks, self._world, self._host)
-        waits = self._slow_operations.look(activities, now_s=self._loop.time())
+        ranks = self._awaited()
+        living = {rank: its for rank, its in seen.by_rank.items() if rank in ranks}
+        seen = seen._replace(by_rank=living)
+        waits = self._slow_operations.look(seen, now_s=now_s)
         for wait in waits:
             self.tell(Notice(await self._say_wait(wait)))
         if not waits:
             return
-        found = find_deadlock(activities, running=ranks, with_threads=True)
+        found = find_deadlock(seen, running=ranks, with_threads=True)
         if found is not None and found.acting and found.waits != self._reported:
             self._reported = found.waits
             others = f"{name_ranks(found.acting)} may go on in another thread"

@@ -13,8 +13,7 @@ from phalanx.distributed.summaries import Lateness, StragglerReport
 from phalanx.protocol import RankSample, Samples, Waiting
 from phalanx.protocol.host import HostAnswer, HostSamples, SampleRanks
 
-from ..health.impossible_waits import WORLD
-from ..health.slow_operations import waits_now
+from ..health.waits import WORLD, waits_now
 from ..hosts.host_set import HostSet
 from ..tasks import LogOnceOnError
 from ..world.state import WorldState

@@ -128,6 +128,7 @@ class WorkspaceRoot(Root):
             self._engines.names,
             self._rank_ending,
             self._backlog,
+            self._tasks,
             tell=self.tell,
         )
         self._queries = QueryService(
@@ -247,7 +248,6 @@ class WorkspaceRoot(Root):
             pass
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
-            self._look_for_stalls()
         elif isinstance(message, OrderRanks) and self._is_booted:
             if isinstance(message.order, TypeLine):
                 self._world.cells.type_line(message.order)
@@ -294,8 +294,6 @@ class WorkspaceRoot(Root):
         else:
             answer = await self._queries.answer(question)
         self._clients.answer(client, RootAnswered(number, answer))
-        if isinstance(question, BeginCell):
-            self._look_for_stalls()
 
     def _on_owner_gone(self) -> None:
         self._queries.mark()
@@ -325,14 +323,11 @@ class WorkspaceRoot(Root):
         elif isinstance(message, RankNews):
             if isinstance(message, CellEnded):
                 self._cells.end(rank, message)
-                self._look_for_stalls()
             elif isinstance(message, LineNeed | LineNotNeeded):
                 self._world.cells.ask_line(rank, message)
             self.tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)
-            if self._world.asking:
-                self._look_for_stalls()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         if self._clients.is_stopping:
@@ -356,12 +351,8 @@ class WorkspaceRoot(Root):
         self._membership.lose(rank, reason, consequence)
         host, said = self._host.layout.name_of(rank), self._world.dead[rank]
         self.tell(RankLost(rank, host, said, tail, will_return))
-        if will_return and self._restarts.claim(rank):
-            self._tasks.spawn(self._replace(rank))
-
-    async def _replace(self, rank: int) -> None:
-        if problem := await self._restarts.replace(rank):
-            self.tell(Notice(f"rank {rank} could not be replaced: {problem}"))
+        if will_return:
+            self._restarts.begin(rank)
 
     def on_command(self, message: FromCommand) -> None:
         """Ignore a message about a command: ranks of a workspace run cells."""

@@ -76,7 +76,6 @@ class WorldState:
         self._on_lost: list[Callable[[int], None]] = []
         self._ready: set[int] = set()  # ranks with a first process that has started
         self._replaced: set[int] = set()
-        self._is_aborted = False
         self._why: tuple[int, str] | None = None  # of the abort: culprit (or -1), cause
         self._rounds: dict[int, _Round] = {}
         self._absence_reason: dict[int, str] = {}  # by rank: why it is not in the newest cell
@@ -125,7 +124,6 @@ class WorldState:
         ``consequence`` is added to the reason while the rank is dead. If the rank ``will_return``,
         the ranks that wait for the next epoch go on waiting for it.
         """
-        self._is_aborted = True
         self._asking.pop(rank, None)
         self._asked.discard(rank)
         self._losses.setdefault(rank, RankLoss(reason, time.time()))
@@ -161,6 +159,11 @@ class WorldState:
 
     # -- rendezvous ---------------------------------------------------------------------------
 
+    @property
+    def is_aborted(self) -> bool:
+        """Whether this epoch is over."""
+        return self._why is not None
+
     def gather(self, rank: int, request: Gather) -> list[Answer]:
         """Take a rank's share of a round; return the answers to send."""
         if lacking := self.lacking:
@@ -168,7 +171,7 @@ class WorldState:
             return [(rank, Refused(request.id, lost, reason))]
         if request.epoch == self.epoch and self._why is not None:
             return [(rank, Refused(request.id, *self._why))]
-        if request.epoch != self.epoch or self._is_aborted:
+        if request.epoch != self.epoch:
             message = f"epoch {request.epoch} is over (now {self.epoch}); join again"
             return [(rank, Refused(request.id, -1, message))]
         this = self._rounds.setdefault(request.round, _Round())
@@ -186,9 +189,8 @@ class WorldState:
 
         Older epochs are already over. ``lost`` is the unreachable rank, if that is the cause.
         """
-        if epoch < self.epoch or self._is_aborted:
+        if epoch < self.epoch or self.is_aborted:
             return []
-        self._is_aborted = True
         self._why = lost, message
         return self._refuse_all(lost, message)
 
@@ -224,7 +226,7 @@ class WorldState:
     @property
     def joins_next(self) -> bool:
         """Whether a rank that joins now waits for the next epoch."""
-        return self._may_replace and self._is_aborted
+        return self._may_replace and self.is_aborted
 
     def ask(self, rank: int, request: Recover) -> None:
         """Record that a rank waits for the next epoch (`Recover`)."""
@@ -251,7 +253,7 @@ class WorldState:
         The epoch was not aborted, and no waiting rank reports it as over or has another epoch.
         """
         asks = self._asking.values()
-        return not self._is_aborted and all(
+        return not self.is_aborted and all(
             not ask.is_over and ask.epoch == self.epoch for ask in asks
         )
 
@@ -263,7 +265,6 @@ class WorldState:
         self.epoch += 1
         if self._may_shrink:
             self.members = tuple(rank for rank in self.members if rank not in self.dead)
-        self._is_aborted = False
         self._why = None
         self._rounds.clear()
         self._splits.clear()
@@ -332,9 +333,9 @@ class WorldState:
         if ranks have not entered the current epoch, because an earlier client that was to do this
         has gone or was stopped.
         """
-        is_entered = not self._is_aborted and len(self._welcomed) == self.size
+        is_entered = not self.is_aborted and len(self._welcomed) == self.size
         reform = not is_entered and not self.dead and not self.unfinished()
-        if reform and self._is_aborted:
+        if reform and self.is_aborted:
             self.begin_epoch()
         # A rank that still runs an earlier cell takes no part in this one.
         self._absence_reason = dict.fromkeys(self.unfinished(), "still runs the cell before")

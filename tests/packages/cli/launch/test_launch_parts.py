@@ -1,4 +1,4 @@
-"""The pure parts of `phalanx launch`: labelled lines, and which words are whose."""
+"""The pure parts of `phalanx launch`: labelled lines, which words are whose, who failed first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.programs.terminal import Terminal
 
 from phalanx.cli.launch.command import place, split
+from phalanx.cli.launch.exit_status import FailureAttribution
 from phalanx.cli.launch.lines import PROMPT_AFTER_S, REDRAW_AFTER_S, LabelledLines, rank_label
 from phalanx.cli.main import _parser
 from phalanx.hosts import environment, named_hosts, resolve
@@ -288,3 +289,50 @@ def test_words_for_ssh_are_split_as_a_shell_does():
     options = _parser().parse_args(["launch", "--hosts", "a.invalid", "--ssh-arg", "'"])
     with pytest.raises(ValueError, match="--ssh-arg: No closing quotation"):
         place(options, named_hosts(options), {})
+
+
+def test_the_first_that_fails_is_the_culprit():
+    attribution = FailureAttribution(3)
+    attribution.end(0, 0)
+    attribution.end(2, 3)
+    attribution.is_ending = True
+    attribution.end(1, -15)
+    assert (attribution.culprit, attribution.running, attribution.status) == (2, (), 3)
+
+
+def test_nobody_fails():
+    attribution = FailureAttribution(1)
+    assert attribution.running == (0,)
+    attribution.end(0, 0)
+    assert attribution.culprit == -1
+    assert not attribution.is_open
+
+
+def test_a_rank_that_was_only_freed_points_at_the_cause():
+    attribution = FailureAttribution(3)
+    attribution.blame(0, 1)
+    attribution.end(0, 1)
+    assert attribution.is_open
+    assert attribution.culprit == 0
+    attribution.end(1, 1)
+    assert not attribution.is_open
+    assert attribution.culprit == 1
+
+
+def test_one_that_left_well_is_not_to_blame():
+    attribution = FailureAttribution(2)
+    attribution.blame(0, 1)
+    attribution.end(1, 0)
+    attribution.end(0, 1)
+    assert attribution.culprit == 0
+    assert not attribution.is_open
+
+
+@given(st.permutations(range(4)), st.dictionaries(st.integers(0, 3), st.integers(-1, 3)))
+def test_blame_in_circles_ends(order, blames):
+    attribution = FailureAttribution(4)
+    for rank, culprit in blames.items():
+        attribution.blame(rank, culprit)
+    for rank in order:
+        attribution.end(rank, 1)
+        assert attribution.culprit in order

@@ -10,7 +10,8 @@ import pytest
 from support.programs.launching import launcher_with
 from support.promise import SLOW_OPERATION_S
 
-from phalanx.cli.launch.script_launcher import _boot_options
+from phalanx.cli.launch.console import Launch
+from phalanx.cli.launch.script_root import boot_options
 from phalanx.cli.main import _parser
 from phalanx.workspace import Placement
 
@@ -68,10 +69,10 @@ LINE = (
 
 SOONER = f"""
 import msgspec
-import phalanx.cli.launch.script_launcher as launcher
-later = launcher._boot_options
+import phalanx.cli.launch.script_root as launcher
+later = launcher.boot_options
 def sooner(*args): return msgspec.structs.replace(later(*args), slow_operation_s={SLOW_OPERATION_S})
-launcher._boot_options = sooner
+launcher.boot_options = sooner
 """
 
 
@@ -93,7 +94,8 @@ def test_a_long_wait_is_told_of_once(script, tmp_path, where):
 
 def test_the_line_comes_after_ten_seconds():
     options = _parser().parse_args(["launch"])
-    assert _boot_options(options, Placement(1), "/").slow_operation_s == 10.0
+    launch = Launch(options, (), (), {}, Placement(1), "/")
+    assert boot_options(launch).slow_operation_s == 10.0
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from phalanx.protocol import (
     EpochAborted,
     FrameReader,
     Gather,
-    Gathered,
     GroupProgress,
     Join,
     Passed,
@@ -44,6 +42,7 @@ from phalanx.protocol import (
     WorldConfig,
     pack_frame,
 )
+from phalanx.supervisor.world.state import Answer, WorldState
 
 HOSTS = 3
 KEY = bytes(range(100, 132))
@@ -131,20 +130,19 @@ class World:
     def activity(self, rank: int) -> Activity:
         """Return what the control page says of a rank: its groups, its message, and how far it is."""
         page = self.page_of(rank)
-        epoch, groups, pair, messages = page.activity(self.plan.slots[rank])
+        epoch, groups, _, messages = page.activity(self.plan.slots[rank])
         if epoch != self.plan.epoch:  # of an earlier world, or the rank has not joined yet
             return Activity(epoch, {})
         return Activity(
             epoch,
             {number: GroupProgress(*its[:4]) for number, its in groups.items()},
-            pair,
             {key: Passed(*its) for key, its in messages.items()},
         )
 
     def is_in(self, op: str, rank: int, *, n_queued: int = 0) -> bool:
         """Whether a rank waits in ``op`` now, with so many submitted operations not over."""
         now = self.activity(rank)
-        seen = {its.op for its in now.groups.values()} | {now.pair[1]}
+        seen = {its.op for its in now.operations()}
         queued = sum(its.queued for its in now.groups.values())
         return queued >= n_queued and (op in seen if op else any(seen))
 
@@ -219,7 +217,7 @@ class Farm:
         self._hosts = [Host() for _ in range(HOSTS)]
         self.members: dict[int, Member] = {}
         self._lock = threading.Lock()
-        self._plan = Plan(0, (), "any", 0)
+        self._plan = Plan(0, (), "any", WorldState(0))
         self._world: World | None = None
         self._threads: list[threading.Thread] = []
 
@@ -264,8 +262,9 @@ class Farm:
         ``silence_s``.
         """
         with self._lock:
-            epoch = self._plan.epoch + 1
-            self._plan = Plan(size, tuple(hosts), transport, epoch, with_memory, **links)
+            state = WorldState(size)
+            state.epoch = self._plan.epoch + 1
+            self._plan = Plan(size, tuple(hosts), transport, state, with_memory, **links)
             if reroute is not None:
                 self._plan.reroute = reroute
         for rank in range(size):
@@ -303,14 +302,19 @@ class Farm:
             if isinstance(message, Join):
                 self._answer(member, self._welcome(member.rank, message.id))
             elif isinstance(message, Gather):
-                self._gather(member, message)
+                plan = self._plan
+                plan.rounds.setdefault(message.round, set()).add(member.rank)
+                share = plan.reroute(message.round, member.rank, message.data)
+                rerouted = msgspec.structs.replace(message, data=share)
+                self._answer_all(plan.state.gather(member.rank, rerouted))
             elif isinstance(message, Recover):
-                self._plan.asks[member.rank] = message
-                self._plan.asked.add(member.rank)
-                if len(self._plan.asks) == self._plan.size:
+                self._plan.state.ask(member.rank, message)
+                if self._plan.state.is_unanimous:
                     self._begin_epoch()
             elif isinstance(message, Withdraw):
-                self._answer(member, Refused(message.id, -1, self._forget(member.rank, message.of)))
+                missing = self._plan.state.withdraw(member.rank, message.of)
+                who = ", ".join(f"rank {peer}" for peer in missing)
+                self._answer(member, Refused(message.id, -1, who))
             elif isinstance(message, EpochAborted) and message.epoch == self._plan.epoch:
                 self._plan.aborts.append((member.rank, message))
                 self._plan.told.release()
@@ -323,25 +327,12 @@ class Farm:
     def _begin_epoch(self) -> None:
         """All have asked: the next epoch of the same world, if anything is wrong with this one."""
         plan = self._plan
-        asks, plan.asks = plan.asks, {}
-        if plan.lost is not None or any(ask.is_over for ask in asks.values()):
+        if not plan.state.is_good:
             self._give_up(plan.epoch, AbortKind.ERROR, -1, "the group was formed anew")
-            self._plan = replace(
-                plan, epoch=plan.epoch + 1, rounds={}, aborts=[], lost=None, asked=set()
-            )
-            if self._world is not None:
-                self._world.plan = self._plan
-        for rank, ask in asks.items():
-            self._answer(self.members[rank], self._welcome(rank, ask.id))
-
-    def _forget(self, rank: int, of: int) -> str:
-        """Drop a request that its rank has given up; who was missing."""
-        for asks in (self._plan.asks, *self._plan.rounds.values()):
-            if rank in asks and asks[rank].id == of:
-                missing = sorted(set(range(self._plan.size)) - asks.keys() - self._plan.asked)
-                del asks[rank]
-                return ", ".join(f"rank {peer}" for peer in missing)
-        return ""
+            plan.state.begin_epoch()
+            plan.rounds, plan.aborts = {}, []
+        for rank, request_id in plan.state.take_asking():
+            self._answer(self.members[rank], self._welcome(rank, request_id))
 
     def _welcome(self, rank: int, request: int) -> Welcome:
         plan = self._plan
@@ -364,21 +355,9 @@ class Farm:
             wake_fds=host.wake_fds if plan.with_memory else (),
         )
 
-    def _gather(self, member: Member, message: Gather) -> None:
-        plan = self._plan
-        if message.epoch != plan.epoch:
-            self._answer(member, Refused(message.id, -1, f"epoch {message.epoch} is over"))
-        elif plan.lost is not None:
-            self._answer(member, Refused(message.id, *plan.lost))
-        else:
-            asks = plan.rounds.setdefault(message.round, {})
-            asks[member.rank] = message
-            if len(asks) == plan.size:
-                parts = tuple(
-                    plan.reroute(message.round, rank, asks[rank].data) for rank in range(plan.size)
-                )
-                for rank, ask in asks.items():
-                    self._answer(self.members[rank], Gathered(ask.id, parts))
+    def _answer_all(self, answers: Sequence[Answer]) -> None:
+        for rank, answer in answers:
+            self._answer(self.members[rank], answer)
 
     def _answer(self, member: Member, answer: msgspec.Struct) -> None:
         with suppress(OSError):
@@ -399,16 +378,12 @@ class Farm:
     def _give_up(self, epoch: int, kind: int, culprit: int, why: str) -> None:
         """Free the ranks of every host, as the root supervisor does."""
         plan = self._plan
-        if plan.lost is not None:
+        if plan.state.is_aborted:
             return
-        plan.lost = (culprit, why)
         if plan.with_memory:
             for host in self._hosts:
                 host.page.abort(epoch, kind, culprit, why)
-        for asks in plan.rounds.values():
-            if len(asks) < plan.size:
-                for rank, ask in asks.items():
-                    self._answer(self.members[rank], Refused(ask.id, culprit, why))
+        self._answer_all(plan.state.abort(epoch, why, culprit))
 
     def close(self) -> None:
         members, self.members = list(self.members.values()), {}

@@ -11,7 +11,8 @@ from typing import Any
 
 from phalanx.distributed import control
 from phalanx.distributed.control import ControlPage
-from phalanx.protocol import EpochAborted, Gather, Recover
+from phalanx.protocol import EpochAborted
+from phalanx.supervisor.world.state import WorldState
 
 CAPACITY = 8
 CELL_S = 60.0  # a cell may be a whole grid of calls, by eight ranks on two cores that are busy
@@ -64,24 +65,25 @@ class Host:
 
 @dataclass
 class Plan:
-    """One epoch: who is where, and what the ranks have said of it."""
+    """One world: who is where, and what the ranks have said of its epoch."""
 
     size: int
     hosts: tuple[int, ...]
     transport: str
-    epoch: int
+    state: WorldState
     with_memory: bool = True
     addresses: tuple[str, ...] = ("127.0.0.1",)  # all at once
     addresses_of: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by rank
     connections_per_ip: int = 1
     silence_s: float = 5.0
     reroute: Callable[[int, int, bytes], bytes] = lambda number, rank, data: data
-    rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
+    rounds: dict[int, set[int]] = field(default_factory=dict)  # the ranks that came to each
     aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)
     told: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    lost: tuple[int, str] | None = None
-    asks: dict[int, Recover] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)  # also who has given it up
+
+    @property
+    def epoch(self) -> int:
+        return self.state.epoch
 
     @property
     def slots(self) -> tuple[int, ...]:

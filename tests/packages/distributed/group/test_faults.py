@@ -111,7 +111,7 @@ def test_a_closed_group_says_so_and_the_others_are_told(world):
 def test_an_interrupt_ends_joining_and_the_others_are_told(farm):
     world = farm.unformed(3, (0, 0, 0), "tcp")
     world.start(cells.join, ranks=[0, 1])
-    wait_until(lambda: {0, 1} <= world.plan.rounds.get(0, {}).keys(), "ranks 0 and 1 have asked")
+    wait_until(lambda: {0, 1} <= world.plan.rounds.get(0, set()), "ranks 0 and 1 have asked")
     world.wait_asleep(0)
     world.kill(0, signal.SIGINT)
     with within():

@@ -39,7 +39,7 @@ def test_ranks_meet_twice_to_form_a_group_and_once_more_for_links(farm, hosts, n
 def test_where_nothing_has_failed_it_is_a_barrier_and_the_group_stays(world):
     epoch = world.plan.epoch
     world.start(recover_cells.recover, ranks=[0, 1, 3])
-    wait_until(lambda: len(world.plan.asks) == 3, "all but rank 2 have asked")
+    wait_until(lambda: len(world.plan.state.asking) == 3, "all but rank 2 have asked")
     for rank in (0, 1, 3):
         with pytest.raises(TimeoutError):
             world.outcomes([rank], timeout=0)
@@ -51,7 +51,7 @@ def test_where_nothing_has_failed_it_is_a_barrier_and_the_group_stays(world):
 def test_a_rank_that_does_not_call_is_named_and_it_may_be_called_again(world):
     world.run(recover_cells.fail, "mismatch", 1)
     world.start(recover_cells.recover, 60.0, ranks=[1, 3])
-    wait_until(lambda: len(world.plan.asks) == 2, "ranks 1 and 3 have asked")
+    wait_until(lambda: len(world.plan.state.asking) == 2, "ranks 1 and 3 have asked")
     world.start(recover_cells.recover, 0.3, ranks=[0])
     (error,) = world.outcomes([0])
     assert isinstance(error, px.CollectiveTimeout), error
@@ -64,12 +64,12 @@ def test_a_rank_that_does_not_call_is_named_and_it_may_be_called_again(world):
 def test_an_interrupted_call_leaves_the_others_waiting_for_it(world):
     world.run(recover_cells.fail, "mismatch", 1)
     world.start(recover_cells.recover, ranks=[0])
-    wait_until(lambda: world.plan.asks, "rank 0 has asked")
+    wait_until(lambda: world.plan.state.asking, "rank 0 has asked")
     world.wait_asleep(0)
     world.kill(0, signal.SIGINT)
     (error,) = world.outcomes([0])
     assert isinstance(error, KeyboardInterrupt)
-    wait_until(lambda: not world.plan.asks, "rank 0 has withdrawn")
+    wait_until(lambda: not world.plan.state.asking, "rank 0 has withdrawn")
     assert len(set(world.run(recover_cells.recover))) == 1
 
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
-from phalanx.protocol import UserWait
-from phalanx.supervisor.health.impossible_waits import WORLD, Activity, GroupProgress, Passed
+from phalanx.protocol import Activity, GroupProgress, Passed, UserWait
+from phalanx.supervisor.health.waits import WORLD
 
 _MAIN, _OTHER = -1, -2  # threads of a rank that are no group's
 

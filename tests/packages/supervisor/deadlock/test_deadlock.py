@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.protocol import Activity, GroupProgress, Passed, UserWait
 from phalanx.supervisor.health.deadlock import DeadlockSearch, find_deadlock
-from phalanx.supervisor.health.impossible_waits import WORLD, Activities
+from phalanx.supervisor.health.waits import WORLD, Activities
 
 SPLIT, OTHER = 77, 78
 SPLITS = {SPLIT: (0, 1), OTHER: (1, 2)}

@@ -10,7 +10,7 @@ from supervisor.deadlock.simulator import Event, Simulator, settle
 from support.runs.tiers import examples
 
 from phalanx.supervisor.health.deadlock import DeadlockSearch, find_deadlock
-from phalanx.supervisor.health.impossible_waits import (
+from phalanx.supervisor.health.waits import (
     CONFIRM_S,
     WORLD,
     Activities,

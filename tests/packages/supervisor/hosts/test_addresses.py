@@ -12,7 +12,7 @@ from support.promise import PATIENCE_S, ROOM_S
 from support.ranks.loops import in_asyncio
 
 from phalanx.supervisor.hosts import addresses as addresses_module
-from phalanx.supervisor.hosts.addresses import PathDiagnosis, ReachResult, reach
+from phalanx.supervisor.hosts.addresses import ReachResult, diagnose_path, reach
 
 
 def listening(undo, backlog=8):
@@ -90,12 +90,9 @@ async def test_what_answers_tells_a_card_from_a_host(monkeypatch, answering, sai
 
     monkeypatch.setattr(addresses_module, "reach", reach)
     monkeypatch.setattr(addresses_module, "interface_of", lambda _: "eth0")
-    line = PathDiagnosis(
-        "192.0.2.11", "192.0.2.12", ["192.0.2.12", "198.51.100.12", "2001:db8::12"]
-    )
-    await line.ask(1.0)
-    assert str(line) == said
-    assert line.is_cut is ("192.0.2.12" not in answering)
+    others = ["192.0.2.12", "198.51.100.12", "2001:db8::12"]
+    path = await diagnose_path("192.0.2.11", "192.0.2.12", others, timeout_s=1.0)
+    assert path == (said, "192.0.2.12" not in answering)
 
 
 SYN_RECV, ESTABLISHED = "03", "01"
@@ -127,10 +124,8 @@ async def test_who_tries_to_connect_in_vain_tells_the_direction(
     monkeypatch.setattr(addresses_module, "_TABLES", (tmp_path / "none", table))
     monkeypatch.setattr(addresses_module, "reach", reach)
     monkeypatch.setattr(addresses_module, "interface_of", lambda _: "eth0")
-    line = PathDiagnosis("192.0.2.11", "192.0.2.12")
-    await line.ask(1.0)
-    assert line.is_cut
-    assert str(line) == said
+    assert await diagnose_path("192.0.2.11", "192.0.2.12", timeout_s=1.0) == (said, True)
+    assert await diagnose_path("127.0.0.1", "127.0.0.1", timeout_s=1.0) == ("", False)
 
 
 @in_asyncio

@@ -29,7 +29,7 @@ def why_ended(tmp_path, run, *, linger_s=0.0):
             return await run(role, hear)
 
         root = types.SimpleNamespace(
-            run=serve, send=lambda _: None, send_unreliable=lambda _: None, has_received=True, doubt=lambda: None,
+            run=serve, send=lambda _: None, send_unreliable=lambda _: None, has_received=True,
             own="192.0.2.12", address="192.0.2.11", port=1,
         )  # fmt: skip
         role = HostAgent(boot, root, ("127.0.0.1",), str(tmp_path))

@@ -17,7 +17,7 @@ from phalanx.protocol import Complete, Gathered, TypedLine, TypeLine, pack_frame
 from phalanx.protocol.host import RankGone, SignalRank, ToRankEnvelope
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.hosts.local_rank import MOST_UNSENT_NBYTES
-from phalanx.supervisor.processes.child import OutputPipe
+from phalanx.supervisor.processes.pipes import ChildOutput
 from phalanx.supervisor.processes.system import is_stopped
 
 # Read so many bytes from the channel and say which.
@@ -44,7 +44,7 @@ async def test_a_stopped_rank_is_not_killed_and_gets_all_messages_later():
     try:
         host.spawn_command(
             0, [sys.executable, "-c", READ, str(len(data))], env=os.environ,
-            stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+            stdin=None, stdout=ChildOutput(), stderr=ChildOutput(),
         )  # fmt: skip
         os.kill(host.report(0).pid, signal.SIGSTOP)
         wait_until(lambda: is_stopped(host.report(0).pid), "the rank is stopped")
@@ -78,7 +78,7 @@ async def test_a_rank_that_takes_no_orders_for_a_while_lives_and_gets_them_later
         with Gate(tmp_path) as gate:
             host.spawn_command(
                 0, [sys.executable, "-c", READ_LATE, str(gate.path)], env=os.environ,
-                stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+                stdin=None, stdout=ChildOutput(), stderr=ChildOutput(),
             )  # fmt: skip
             for number in range(64):
                 host.take(ToRankEnvelope(0, Complete(number, "x" * (1 << 16), 0)))

@@ -95,40 +95,41 @@ async def test_samples_go_to_who_watches_and_end_with_the_wish():
     assert (rank.rank, rank.state, rank.detail) == (0, "idle", "its host sends no samples yet")
 
 
-class _Memory:
-    """A page whose only rank does what a test says; counts how often its recorder is read."""
+class _Rank:
+    """A rank that does what a test says; counts how often its recorder is read."""
 
-    def __init__(self):
+    def __init__(self, rank=0):
+        self.rank, self.pid = rank, 7
         self.operations, self.doing, self.n_read, self.packed = 0, "", 0, b""
+        self.host = SimpleNamespace(ranks=(rank,), report=lambda _: self)
 
-    def trace(self, slot, since=0):
+    def trace(self, since=0):
         self.n_read += 1
         return self.packed, 0
 
-    def counters(self, slot):
+    def counters(self):
         return self.operations, 0, 0, 0, {}
 
-    def activity(self, slot):
+    @property
+    def activity(self):
         return Activity(1, {0: GroupProgress(self.doing, 1, 0)})
 
 
 def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
-    memory, pids = _Memory(), [7]
-    reader = SampleReader(
-        SimpleNamespace(ranks=(0,), memory=memory, report=lambda _: SimpleNamespace(pid=pids[0]))
-    )
+    rank = _Rank()
+    reader = SampleReader(rank.host)
 
     def n_read():
-        before = memory.n_read
+        before = rank.n_read
         assert len(reader.read().ranks) == 1
-        return memory.n_read - before
+        return rank.n_read - before
 
     assert [n_read() for _ in range(3)] == [1, 0, 0]
-    memory.operations = 5
+    rank.operations = 5
     assert [n_read(), n_read()] == [1, 0]
-    memory.doing = "all_sum"  # it has begun one, and none has ended
+    rank.doing = "all_sum"  # it has begun one, and none has ended
     assert [n_read(), n_read()] == [1, 1]
-    memory.doing, pids[0] = "", 8
+    rank.doing, rank.pid = "", 8
     assert [n_read(), n_read()] == [1, 0]
 
 
@@ -136,14 +137,11 @@ def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
     ("is_open", "entered", "arrived"), [(1, 1 << 63, 0), (1, 1, 1 << 63), (0, 1 << 61, 0)]
 )
 def test_whatever_a_record_says_the_root_takes_what_a_host_tells(is_open, entered, arrived):
-    memory = _Memory()
+    rank = _Rank()
     # A number and whether it is open, place, bytes, group, entered, arrived, ended, what.
-    memory.packed = struct.pack("<8Q", is_open, 1, 4, 0, entered, arrived, 0, 1)
-    memory.counters = lambda _: (1, 0, (1 << 62) - 1, (1 << 62) - 1, {})
-    reader = SampleReader(
-        SimpleNamespace(ranks=(0,), memory=memory, report=lambda _: SimpleNamespace(pid=7))
-    )
-    told = msgspec.msgpack.encode(reader.read())
+    rank.packed = struct.pack("<8Q", is_open, 1, 4, 0, entered, arrived, 0, 1)
+    rank.counters = lambda: (1, 0, (1 << 62) - 1, (1 << 62) - 1, {})
+    told = msgspec.msgpack.encode(SampleReader(rank.host).read())
     assert len(msgspec.msgpack.decode(told, type=HostSamples).ranks[0].spans) == 1
 
 
@@ -296,9 +294,7 @@ class _Reader(SampleReader):
     """A reader of a host of which a test says what its recorder has."""
 
     def __init__(self, found):
-        super().__init__(
-            SimpleNamespace(ranks=(4,), memory=_Memory(), report=lambda _: SimpleNamespace(pid=9))
-        )
+        super().__init__(_Rank(4).host)
         summary = SimpleNamespace(spans=(), missed=0, entries=b"", uses=())
         summary.__dict__.update(found)
         self._spans = {4: SimpleNamespace(has_open=True, since=0, news=summary)}
@@ -323,7 +319,7 @@ def test_a_host_whose_look_fails_says_so_little_and_goes_on(monkeypatch):
     monkeypatch.setattr(samples_module, "new_spans", lambda reader, _: reader.news)
     reader = _Reader({})
     assert [its.rank for its in reader.read().ranks] == [4]
-    reader._host.memory.counters = None  # as a mistake of ours
+    reader._host.report(4).counters = None  # as a mistake of ours
     assert reader.read() == HostSamples(())
 
 

@@ -11,7 +11,8 @@ from support.ranks.loops import in_asyncio
 from support.waiting import wait_until_async
 
 from phalanx.supervisor.hosts import local_host
-from phalanx.supervisor.processes.child import OUT_OF_MEMORY, OutOfMemory, OutputPipe
+from phalanx.supervisor.processes.child import OUT_OF_MEMORY, OutOfMemory
+from phalanx.supervisor.processes.pipes import ChildOutput
 
 
 class Kernel:
@@ -72,7 +73,7 @@ async def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(tmp_path, mon
         for rank in host.ranks:
             host.spawn_command(
                 rank, ["sleep", "600"], env=os.environ,
-                stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+                stdin=None, stdout=ChildOutput(), stderr=ChildOutput(),
             )  # fmt: skip
         kernel.count(1)
         for rank in host.ranks:

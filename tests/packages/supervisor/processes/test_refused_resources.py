@@ -17,7 +17,8 @@ from support.waiting import wait_until_async
 from phalanx.protocol.host import RankGone, Spawn
 from phalanx.supervisor.health.frozen_ranks import watch_heartbeats
 from phalanx.supervisor.hosts.local_host import LocalHost
-from phalanx.supervisor.processes.child import ChildProcess, OutputPipe
+from phalanx.supervisor.processes.child import ChildProcess
+from phalanx.supervisor.processes.pipes import ChildOutput
 from phalanx.supervisor.tasks import poll
 
 pytestmark = pytest.mark.slow
@@ -71,7 +72,7 @@ async def test_a_stop_does_not_wait_for_what_is_over(tmp_path, caplog):
 async def test_the_end_of_a_process_is_told_although_its_last_words_cannot_be_taken(
     tmp_path, caplog
 ):
-    class Deaf(OutputPipe):
+    class Deaf(ChildOutput):
         def finish(self):
             super().finish()
             msg = "no room"

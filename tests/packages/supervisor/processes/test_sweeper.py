@@ -34,14 +34,14 @@ asyncio.run(main())
 ENDING = """
 import asyncio, os
 from phalanx.supervisor.hosts.local_host import LocalHost
-from phalanx.supervisor.processes.child import OutputPipe
+from phalanx.supervisor.processes.pipes import ChildOutput
 
 async def main():
     host = LocalHost((0, 1), print)
     for rank in host.ranks:
         host.spawn_command(
             rank, ["sleep", "9"], env=os.environ, stdin=None,
-            stdout=OutputPipe(), stderr=OutputPipe(),
+            stdout=ChildOutput(), stderr=ChildOutput(),
         )
     said = []
     host._sweeper._say = lambda line, say=host._sweeper._say: (said.append(line[0]), say(line))

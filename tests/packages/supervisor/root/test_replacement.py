@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from support.ranks.loops import jumping
 
-from phalanx.protocol import RankStack, Replaced, ReplacementsReady
+from phalanx.protocol import EndRank, RankStack, Replaced, ReplacementsReady
 from phalanx.protocol.host import SignalRank
 from phalanx.supervisor.root.replacement import RankEnding, ReplacementBacklog
 
@@ -28,11 +28,13 @@ class _Hosts:
     def report(self, rank):
         return SimpleNamespace(pid=self.pids[rank])
 
+    def send(self, rank, message):
+        assert message == EndRank()
+
     def take(self, message):
-        if isinstance(message, SignalRank):
-            assert message.number == signal.SIGKILL
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self.statuses.__setitem__, message.rank, -9)  # once it is reaped
+        assert message == SignalRank(message.rank, signal.SIGKILL)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.statuses.__setitem__, message.rank, -9)  # once it is reaped
 
     async def wait_ended(self, ranks, timeout_s):
         alive = [rank for rank in ranks if self.statuses[rank] is None]

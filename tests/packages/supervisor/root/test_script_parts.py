@@ -2,148 +2,125 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import asyncio
+import fcntl
+import os
+from contextlib import suppress
 from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.ranks.loops import in_asyncio
 
-from phalanx.protocol.host import CommandInput, InputCut
-from phalanx.supervisor.hosts.commands import HostCommands
-from phalanx.supervisor.processes.streams import InputLog
-from phalanx.supervisor.root.exit_status import FailureAttribution
+from phalanx.supervisor.processes.pipes import MAX_BEHIND, SharedInput
 
+PAGE = 4096
 STEPS = st.lists(
     st.one_of(
-        st.binary(min_size=1, max_size=8),
-        st.tuples(st.integers(0, 2), st.integers(1, 5)),  # a rank takes so many bytes
-        st.integers(0, 2),  # a rank ends
+        st.integers(1, 2 * PAGE),  # so many bytes are written
+        st.tuples(st.integers(0, 2), st.integers(1, 2 * PAGE)),  # a rank reads so many
+        st.tuples(st.integers(0, 2)),  # a rank ends
     ),
-    max_size=60,
+    max_size=30,
 )
+
+
+class Reader:
+    """A rank that reads its input when a test says so; a page waits in its pipe."""
+
+    def __init__(self, pipe):
+        self.pipe, self.got = pipe, b""
+        os.set_blocking(pipe.read_fd, False)
+
+    async def read(self, nbytes):
+        if self.pipe.read_fd >= 0:
+            with suppress(BlockingIOError):
+                self.got += os.read(self.pipe.read_fd, nbytes)
+        for _ in range(3):  # the loop finds that the pipe takes more
+            await asyncio.sleep(0)
+
+    def end(self):
+        if self.pipe.read_fd >= 0:
+            self.pipe.child_started()
+
+
+class Shared(SharedInput):
+    """Notes what it tells, and has pipes of a page."""
+
+    def __init__(self, n_ranks, max_behind=MAX_BEHIND):
+        self.taken, self.cut = [0], []
+        super().__init__(self.taken.append, lambda *its: self.cut.append(its), max_behind)
+        self.readers = [self.start(rank) for rank in range(n_ranks)]
+
+    def start(self, rank):
+        with mock.patch.object(os, "pipe", _pipe_of_a_page):
+            return Reader(self.open(rank))
+
+
+def _pipe_of_a_page(pipe=os.pipe):
+    ends = pipe()
+    fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PAGE)
+    return ends
 
 
 @given(STEPS)
 def test_every_rank_gets_every_byte_at_its_own_pace(steps):
-    log = InputLog(range(3))
-    got = dict.fromkeys(range(3), b"")
-    said = b""
-    for step in [*steps, b""]:
-        if isinstance(step, bytes):
-            log.append(step)
-            said += step
-        elif isinstance(step, tuple):
-            rank, n = step
-            if rank in got and (piece := log.next(rank)) is not None:
-                got[rank] += piece[:n]
-                log.advance(rank, len(piece[:n]))
-        else:
-            log.drop(step)
-            got.pop(step, None)
-        assert log.n_taken >= max(map(len, got.values()), default=0)
-    for rank, text in got.items():
-        rest = b""
-        while (piece := log.next(rank)) is not None:
-            rest += piece
-            log.advance(rank, len(piece))
-        assert log.is_at_end(rank)
-        assert text + rest == said
-    assert not log._pieces
+    async def main():
+        shared, said, ended = Shared(3), b"", set()
+        for step in steps:
+            if isinstance(step, int):
+                data = bytes((len(said) + n) % 251 for n in range(step))
+                said += data
+                shared.write(data)
+            elif len(step) == 1:
+                shared.readers[step[0]].end()
+                ended |= {*step}
+            else:
+                await shared.readers[step[0]].read(step[1])
+            assert len(said) >= shared.taken[-1] >= max(len(its.got) for its in shared.readers)
+        shared.write(b"")
+        for rank, reader in enumerate(shared.readers):
+            while rank not in ended and (reader.pipe.is_open or len(reader.got) < len(said)):
+                await reader.read(PAGE)
+            assert rank in ended or reader.got == said
+            reader.end()
+        assert shared.cut == []
+        assert not shared._new or len(ended) == 3
+
+    asyncio.run(main())
 
 
-def test_who_is_far_behind_is_named_but_not_who_waits_like_all():
-    log = InputLog(range(2), max_behind=10)
-    log.append(b"x" * 10)
-    assert log.laggards() == []
-    log.advance(1, 10)
-    log.append(b"x")
-    assert log.laggards() == [(0, 11)]
-    log.drop(0)
-    assert log.laggards() == []
+@in_asyncio
+async def test_the_input_of_who_is_far_behind_ends():
+    shared = Shared(2, max_behind=PAGE + 10)
+    for _ in range(2):
+        shared.write(b"x" * PAGE)
+        await shared.readers[1].read(PAGE)
+    shared.write(b"x" * 10)
+    assert (shared.cut, shared.taken[-1]) == ([], 2 * PAGE + 10)
+    shared.write(b"x")
+    assert shared.cut == [(0, PAGE + 11)]
+    assert [reader.pipe.is_open for reader in shared.readers] == [False, True]
+    shared.close()
 
 
-def test_input_for_nobody_is_not_kept():
-    log = InputLog([0])
-    log.drop(0)
-    log.append(b"x")
-    assert log.next(0) is None
-    assert not log._pieces
-
-
-def test_a_rank_that_was_started_again_gets_what_nobody_has_got():
-    log = InputLog([0, 1])
-    log.append(b"abc")
-    log.advance(0, 2)
-    log.drop(1)
-    log.rejoin(1)
-    assert bytes(log.next(1)) == b"c"
-    log.drop(0)
-    log.drop(1)
-    log.append(b"lost")
-    log.rejoin(0)
-    log.append(b"new")
-    assert bytes(log.next(0)) == b"new"
-    log.append(b"")
-    log.advance(0, 3)
-    assert log.is_at_end(0)
-    assert not log._pieces
-
-
-def test_the_first_that_fails_is_the_culprit():
-    verdict = FailureAttribution(3)
-    verdict.end(0, 0)
-    verdict.end(2, 3)
-    verdict.is_ending = True
-    verdict.end(1, -15)
-    assert (verdict.culprit, verdict.running, verdict.status) == (2, (), 3)
-
-
-def test_nobody_fails():
-    verdict = FailureAttribution(1)
-    assert verdict.running == (0,)
-    verdict.end(0, 0)
-    assert verdict.culprit == -1
-    assert not verdict.is_open
-
-
-def test_a_rank_that_was_only_freed_points_at_the_cause():
-    verdict = FailureAttribution(3)
-    verdict.blame(0, 1)
-    verdict.end(0, 1)
-    assert verdict.is_open
-    assert verdict.culprit == 0
-    verdict.end(1, 1)
-    assert not verdict.is_open
-    assert verdict.culprit == 1
-
-
-def test_one_that_left_well_is_not_to_blame():
-    verdict = FailureAttribution(2)
-    verdict.blame(0, 1)
-    verdict.end(1, 0)
-    verdict.end(0, 1)
-    assert verdict.culprit == 0
-    assert not verdict.is_open
-
-
-@given(st.permutations(range(4)), st.dictionaries(st.integers(0, 3), st.integers(-1, 3)))
-def test_blame_in_circles_ends(order, blames):
-    verdict = FailureAttribution(4)
-    for rank, culprit in blames.items():
-        verdict.blame(rank, culprit)
-    for rank in order:
-        verdict.end(rank, 1)
-        assert verdict.culprit in order
-
-
-def test_the_input_of_a_rank_that_is_given_up_ends():
-    said = []
-    commands = HostCommands(SimpleNamespace(ranks=(0, 1)), said.append, "/")
-    commands._log = InputLog([0, 1], max_behind=10)
-    commands._inputs[1] = mock.Mock()
-    commands._log.append(b"x" * 10)
-    commands._log.advance(0, 10)
-    commands.take(CommandInput(b"x"))
-    assert said == [InputCut(1, 11)]
-    assert commands._inputs[1].close.called
-    assert bytes(commands._log.next(0)) == b"x"
+@in_asyncio
+async def test_a_rank_that_was_started_again_gets_what_nobody_has_got():
+    shared = Shared(2)
+    shared.write(b"a" * PAGE + b"bc")
+    shared.readers[1].end()
+    again = shared.start(1)
+    await again.read(PAGE)
+    assert again.got == b"bc"
+    for reader in shared.readers[0], again:
+        reader.end()
+    shared.write(b"x" * 2 * PAGE)  # who has ended is found out by that
+    shared.write(b"lost")
+    again = shared.start(0)
+    shared.write(b"new")
+    shared.write(b"")
+    await again.read(PAGE)
+    assert (again.got, again.pipe.is_open) == (b"new", False)
+    late = shared.start(1).pipe  # its input ends at once, when its process begins
+    assert (late.is_open, os.read(late.read_fd, 1)) == (False, b"")
+    shared.close()

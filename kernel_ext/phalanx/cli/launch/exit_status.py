@@ -95,6 +95,11 @@ class FailureAttribution:
         self._failed = [rank for rank in self._failed if rank not in self._left_behind]
 
     @property
+    def left(self) -> set[int]:
+        """Return the ranks that ended with exit status 0."""
+        return {rank for rank, status in self._statuses.items() if not status}
+
+    @property
     def has_failed(self) -> bool:
         """Whether a rank has failed for good."""
         return bool(self._failed)

@@ -1,18 +1,18 @@
-"""When a wait can never end."""
+"""When a wait can never end, and when it lasts long."""
 
 from __future__ import annotations
 
 import pytest
 
-from phalanx.supervisor.health.impossible_waits import (
+from phalanx.protocol import Activity, GroupProgress, Passed
+from phalanx.supervisor.health.waits import (
     CONFIRM_S,
     WORLD,
     Activities,
-    Activity,
-    GroupProgress,
     ImpossibleWait,
     ImpossibleWaitSearch,
-    Passed,
+    LongWait,
+    SlowOperationDetector,
     find_impossible_wait,
 )
 
@@ -162,3 +162,102 @@ def test_a_recv_and_an_operation_are_accused_at_the_first_look():
     never_entered = {0: inside(3), 1: idle(done=2)}
     found = search.look(Activities(never_entered, 1, {}), now_s=0.0, running=[0], gone=[1])
     assert found == ImpossibleWait((0,), 1, "all_sum", 3)
+
+
+# -- waits that last long --------------------------------------------------------------------------
+
+
+class Watched:
+    def __init__(self):
+        self.watch = SlowOperationDetector(10.0)
+
+    def look(self, now_s, *activities, splits=None):
+        seen = Activities(dict(enumerate(activities)), 1, splits or {})
+        return self.watch.look(seen, now_s=now_s)
+
+
+def test_a_long_wait_is_told_of_once_with_who_is_missing():
+    ranks, now = Watched(), (inside(12), idle(done=11), inside(12))
+    assert ranks.look(0.0, *now) == []
+    assert ranks.look(9.9, *now) == []
+    found = LongWait((0, 2), "all_sum #12", (1,), {1: "last completed #11"})
+    assert ranks.look(10.0, *now) == [found]
+    assert ranks.look(11.0, *now) == []
+    assert ranks.look(99.0, *now) == []
+
+
+def test_the_next_operation_is_another_wait():
+    ranks = Watched()
+    assert ranks.look(0.0, inside(12), idle(11)) == []
+    assert ranks.look(9.0, inside(13), idle(12)) == []
+    assert ranks.look(18.0, inside(13), idle(12)) == []
+    assert [wait.what for wait in ranks.look(19.0, inside(13), idle(12))] == ["all_sum #13"]
+    ranks.look(20.0, inside(14), idle(13))
+    assert [wait.what for wait in ranks.look(30.0, inside(14), idle(13))] == ["all_sum #14"]
+
+
+def test_who_comes_after_the_line_was_told_brings_no_second_one():
+    ranks = Watched()
+    ranks.look(0.0, inside(3), idle(2), idle(2))
+    assert len(ranks.look(10.0, inside(3), idle(2), idle(2))) == 1
+    assert ranks.look(20.0, inside(3), inside(3), idle(2)) == []
+    assert ranks.look(31.0, inside(3), inside(3), idle(2)) == []
+
+
+def test_all_there_is_told_of_when_all_have_been_there_for_long():
+    ranks = Watched()
+    ranks.look(0.0, inside(3), idle(2))
+    ranks.look(9.0, inside(3), inside(3))
+    assert ranks.look(11.0, inside(3), inside(3)) == []
+    assert ranks.look(19.0, inside(3), inside(3)) == [LongWait((0, 1), "all_sum #3", (), {})]
+
+
+def test_who_has_done_it_or_is_further_is_not_missing():
+    ranks = Watched()
+    now = inside(3), idle(done=3), inside(4), idle(done=2)
+    ranks.look(0.0, *now)
+    (wait, other) = ranks.look(10.0, *now)
+    assert (wait.waiting, wait.missing) == ((0,), (3,))
+    assert (other.waiting, other.missing) == ((2,), (0, 1, 3))
+
+
+def test_in_a_split_its_members_are_missing():
+    ranks = Watched()
+    now = inside(5, group=SPLIT), idle(4, group=SPLIT), idle(9)
+    ranks.look(0.0, *now, splits={SPLIT: (0, 1)})
+    (wait,) = ranks.look(10.0, *now, splits={SPLIT: (0, 1)})
+    assert (wait.waiting, wait.missing) == ((0,), (1,))
+
+
+def test_what_is_of_another_epoch_is_no_wait():
+    ranks = Watched()
+    ranks.look(0.0, inside(5, epoch=0), idle())
+    assert ranks.look(99.0, inside(5, epoch=0), idle()) == []
+
+
+def test_who_waits_for_messages_of_one_rank_is_told_of_together():
+    ranks = Watched()
+    now = (
+        passed(2, 0, 0, receives=True),
+        passed(2, 0, 3, receives=True),
+        idle(7),
+        passed(2, 0, 0, sends=True),
+    )
+    ranks.look(0.0, *now)
+    assert ranks.look(10.0, *now) == [
+        LongWait((0, 1), "recv from rank 2", (2,), {}),
+        LongWait((3,), "send to rank 2", (2,), {}),
+    ]
+
+
+def test_a_message_whose_other_half_is_under_way_misses_nobody():
+    ranks = Watched()
+    now = passed(1, 0, 0, receives=True), passed(0, 0, 0, sends=True)
+    ranks.look(0.0, *now)
+    assert {wait.missing for wait in ranks.look(10.0, *now)} == {()}
+
+
+def test_words_for_what_a_rank_is_in():
+    assert inside(3).doing == "in all_sum #3"
+    assert passed(2, 0, 0, receives=True).doing == "in recv from rank 2"
+    assert passed(0, 0, 0, sends=True).doing == "in send to rank 0"
