@@ -277,7 +277,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def _call_between_cells(
         self, said: dict[str, Any], packed: list[Any]
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Call a task that needs no world and is over soon; return as `_call` does."""
+        """Call a task that needs no world; return as `_call` does."""
         self._handlers.open()
         try:
             return self._reply("ok"), list(call_task(packed))
@@ -287,7 +287,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._handlers.close()
 
     def _call(self, said: dict[str, Any], packed: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Call a packed function or task as a cell; return reply and packed values."""
+        """Call what is packed as a cell; return reply and packed values."""
         cell, is_task = said["cell"], said["is_task"]
         before = self._enter_cell(cell, said)
         reply, values = self._failed("KeyboardInterrupt"), list[Any]()

@@ -1,4 +1,4 @@
-"""Do the workspace's own work in a rank: the functions that the workspace calls here.
+"""Define tasks: functions of ours that the workspace calls in a rank.
 
 A task returns named values that are packed (`pack_values`). None binds a name of ours, and no name that a user has bound is in their way.
 """
@@ -65,7 +65,7 @@ def copy_variables(source: int, ranks: Sequence[int]) -> Values:
 
 
 def value_of_cell(cell: str, max_nbytes: int) -> Values:
-    """Return the value of a cell's last expression; the cell must be the last that has run."""
+    """Return the value of the last expression of the last cell."""
     shell = _shell()
     if cell != shell.kernel.past.cell:  # this process is new, or has run other cells since
         msg = "the value is gone: something else has run since"
@@ -85,7 +85,7 @@ def _shell() -> Any:
 
 
 class PastCells:
-    """The last cell of a rank, and the error that a debugger would show."""
+    """The last cell, and the error that a debugger would show."""
 
     def __init__(self) -> None:
         self.cell = ""  # the last one that has a value to give

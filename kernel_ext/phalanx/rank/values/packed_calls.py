@@ -59,7 +59,9 @@ def pack_value(value: object) -> list[Any]:
 
 
 def load_value(buffers: Buffers) -> Any:
-    """Load a value that `pack_value` has packed; its arrays use the memory of ``buffers``.
+    """Load a value that `pack_value` has packed.
+
+    Arrays use the memory of ``buffers``, or a copy (`aligned`).
 
     Raises
     ------

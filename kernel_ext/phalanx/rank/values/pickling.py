@@ -287,7 +287,7 @@ def pack_values(values: Mapping[str, object], max_nbytes: int | None = None) -> 
 
 
 def aligned(memory: Any) -> Any:
-    """Return a message's memory, or a copy at an address that a dtype needs.
+    """Return a message's memory, or a copy at an aligned address.
 
     ZeroMQ leaves a message of a few KB where it lies among others. numpy takes an array at any
     address, but an operation writes to an aligned one only.

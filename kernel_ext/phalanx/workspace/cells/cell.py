@@ -41,7 +41,7 @@ Pack = Callable[[tuple[int, ...]], Packed]  # makes a packed call for each live 
 
 
 def make_task(function: Callable[..., list[memoryview]], *args: object, **named: object) -> Pack:
-    """Return what packs a call of our own (`phalanx.rank.tasks`), the same for each rank."""
+    """Return what packs a task (`phalanx.rank.tasks`), the same for each rank."""
     packed = pack_task(function, *args, **named)
     return lambda ranks: dict.fromkeys(ranks, packed)
 

@@ -330,7 +330,10 @@ class RankError:
 
 
 def load_values(cell: Cell, outcome: CellOutcome) -> None:
-    """Load a task's values; one that cannot be loaded is a failure of its rank."""
+    """Load a task's values.
+
+    One that cannot be loaded is a failure of its rank.
+    """
     for rank, packed in sorted(cell.values.items()):
         try:
             outcome.values[rank] = unpack_values(packed, "here")

@@ -209,7 +209,7 @@ class CellRunner:
         return self._end(cell, self._execute(cell, view))
 
     def _end(self, cell: Cell, outcome: CellOutcome, timeout: float | None = None) -> CellOutcome:
-        """Take the values of a cell that is over; raise its error, if any."""
+        """Take the values of a cell; raise its error, if any."""
         if cell.is_task:
             load_values(cell, outcome)
         else:
@@ -344,7 +344,7 @@ class CellRunner:
         check: Callable[[], object] | None = None,
         is_announced: bool = True,
     ) -> dict[int, dict[str, Any]]:
-        """Perform a task (`phalanx.rank.tasks`) as a cell; return its named values by rank.
+        """Perform a task as a cell; return its named values by rank.
 
         ``ranks`` None: all live ranks. ``what`` names the task where a cell is refused meanwhile. An
         event in ``events`` stops it. With ``check``, which raises to end the wait, it waits for its
