@@ -294,8 +294,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         try:
             try:
                 self._gate.begin(cell)
-                self._begin_code()
-                values = call_task(packed) if is_task else call_packed(packed, self.shell.user_ns)
+                if is_task:
+                    values = call_task(packed)
+                else:
+                    self._begin_code()
+                    values = call_packed(packed, self.shell.user_ns)
                 self._handlers.close()
                 mlx.wait_for_evaluations()
                 # From here on an interrupt is too late; this call raises a pending one.

@@ -26,23 +26,22 @@ from .values.pickling import pack_values, unpack_values
 Values = list[memoryview]  # packed, by name
 
 
-def pack_task(task: Callable[..., Values], *args: object, **named: object) -> list[Any]:
-    """Pack a call of a task into buffers."""
-    memory: list[memoryview] = []
-    call = task, args, named
-    data = pickle.dumps(call, 5, buffer_callback=lambda buffer: memory.append(buffer.raw()))
-    return [data, *memory]
+def pack_task(
+    task: Callable[..., Values], *args: object, buffers: Sequence[Any] = (), **named: object
+) -> list[Any]:
+    """Pack a call of a task, which gets ``buffers`` after ``args``."""
+    return [pickle.dumps((task, args, named)), *buffers]
 
 
 def call_task(buffers: Sequence[Any]) -> Values:
     """Call the task that `pack_task` has packed; return its packed values."""
-    data, *memory = buffers
-    task, args, named = pickle.loads(data, buffers=memory)  # noqa: S301 - as in `load_value`
-    values: Values = task(*args, **named)
+    call, *more = buffers
+    task, args, named = pickle.loads(call)  # noqa: S301 - as in `load_value`
+    values: Values = task(*args, *more, **named)
     return values
 
 
-def bind_values(buffers: Sequence[Any]) -> Values:
+def bind_values(*buffers: Any) -> Values:
     """Bind the packed values by their names: all or none."""
     _shell().user_ns.update(unpack_values(buffers, "on the rank"))
     return pack_values({})

@@ -9,7 +9,6 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pickle import PickleBuffer
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from phalanx.protocol import name_ranks
@@ -280,5 +279,5 @@ def plan_push(values: Any) -> Pack:
     if not isinstance(values, Mapping):
         msg = f"push takes values by name, like {{'x': x}}, not {type(values).__name__}"
         raise TypeError(msg)
-    packed = pack_values({checked_name(name): value for name, value in values.items()})
-    return make_task(bind_values, [PickleBuffer(memory) for memory in packed])
+    buffers = pack_values({checked_name(name): value for name, value in values.items()})
+    return make_task(bind_values, buffers=buffers)

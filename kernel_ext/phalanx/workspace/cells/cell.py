@@ -40,7 +40,7 @@ Packed = dict[int, list[Any]]  # packed values by rank, as buffers
 Pack = Callable[[tuple[int, ...]], Packed]  # makes a packed call for each live rank
 
 
-def make_task(function: Callable[..., list[memoryview]], *args: object, **named: object) -> Pack:
+def make_task(function: Callable[..., list[memoryview]], *args: object, **named: Any) -> Pack:
     """Return what packs a task (`phalanx.rank.tasks`), the same for each rank."""
     packed = pack_task(function, *args, **named)
     return lambda ranks: dict.fromkeys(ranks, packed)
