@@ -1,7 +1,7 @@
 """Define tasks: functions of ours that the workspace calls in a rank.
 
 `Workspace.push`, `pull` and sweeps send a task as `Workspace.apply` sends the user's function: packed in an
-``apply_request``, whose reply has the values. A task returns named values that are packed (`pack_values`). None
+``apply_request``. The reply has the values. A task returns named values that are packed (`pack_values`). None
 binds a name of ours, and no name that a user has bound is in their way.
 """
 
