@@ -3,11 +3,6 @@
 Rank and supervisor: the rank sends requests, and the answer repeats the ``id``. Notices need no
 answer. An order comes from the client, through the root, at any time. The decoder validates each
 message, so later code need not check again.
-
-Client and rank: a `RankTask` is the user's work and travels as a cell does, in the metadata of its
-request, so that a task can be repeated and stopped as a cell can. A `RankCall` is answered between
-cells, with named values (`phalanx.rank.pack_values`); it runs no code of cells except the code that
-packs or loads values. The rank's kernel runs both and leaves nothing in the user's namespace.
 """
 
 from __future__ import annotations
@@ -478,72 +473,3 @@ ToSupervisor = (
 )
 RankAnswer = Registered | Welcome | Gathered | Refused
 ToRank = RankAnswer | RankOrder
-
-
-class CopyNames(Message, frozen=True):
-    """Copy the names of rank ``source`` to ``ranks``; all get this.
-
-    The value is a `CopyReport`: number of copied names, and the reason for each other name.
-    """
-
-    source: int
-    ranks: tuple[int, ...]
-
-
-class Evaluate(Message, frozen=True):
-    """Evaluate expressions in the cells' namespace, for `GiveValue`."""
-
-    expressions: tuple[str, ...]
-
-
-class PublishSweep(Message, frozen=True):
-    """Measure an operation over sizes; rank 0 publishes each measurement.
-
-    ``begin`` and ``end`` are in bytes. ``with_limits``: publish the machine's limits first.
-    """
-
-    op: str
-    begin: int
-    end: int
-    factor: int
-    dtype: str
-    iterations: int
-    with_limits: bool = False
-
-
-class PublishLinks(Message, frozen=True):
-    """Measure the links of all pairs; rank 0 publishes the result."""
-
-
-RankTask = CopyNames | Evaluate | PublishSweep | PublishLinks
-
-
-class BindValues(Message, frozen=True):
-    """Bind the named values in the message's buffers: all or none."""
-
-
-class GiveNames(Message, frozen=True):
-    """Answer with the values of these names."""
-
-    names: tuple[str, ...]
-
-
-class GiveValue(Message, frozen=True):
-    """Answer with a cell's last value, or with a task's values.
-
-    The name of a value that has none is ``""``. ``cell`` must be the last cell that has run. The answer
-    has at most ``max_nbytes`` bytes; None: no limit.
-    """
-
-    cell: str
-    max_nbytes: int | None = None
-
-
-class GiveLastError(Message, frozen=True):
-    """Answer with the error that a debugger would find, as ``""``.
-
-    The value has the fields of the error; None: no error.
-    """
-
-
-RankCall = BindValues | GiveNames | GiveValue | GiveLastError

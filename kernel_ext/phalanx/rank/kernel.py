@@ -54,10 +54,10 @@ from .kernel_help import KernelHelp
 from .output.cell_errors import CellErrors
 from .output.error_text import cut, escape_surrogates, name_of, packs_anything, text_of
 from .output.streams import RankOutput, speak_for
-from .requests import WorkspaceRequests
 from .shell import OwnNames, prepare_shell, say_left
 from .signals import SignalHandlers
 from .stops import CellStops
+from .tasks import PastCells, call_task
 from .values.packed_calls import call_packed
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
@@ -89,14 +89,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     Cells are execute requests with a cell's name in their metadata
     (``{"phalanx": {"cell": ...}}``); ``"lost"`` lists the dead ranks that the cell runs without,
     and ``"number"`` is that of the notebook's cell.
-    With a ``"task"`` (`RankTask`) the kernel performs the task instead of code, so names bound by
-    the user cannot interfere. A request to call a function (ipyparallel's) is a cell if its
-    metadata have ``"is_cell"``. Other requests run as in any engine.
+    A request to call a packed function (ipyparallel's) is a cell too if its metadata have
+    ``"is_cell"``, and is answered between cells if not. With ``"is_task"`` the function is ours
+    (`phalanx.rank.tasks`). Requests without the name of a cell run as in any engine.
 
     Orders (`RankOrder`) come from the supervisor on ``channel``. The control thread takes them,
     which is free while a cell runs.
-
-    An apply request with a ``"call"`` (`RankCall`) in its content is answered between cells.
     """
 
     _supports_kernel_subshells = False
@@ -118,7 +116,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._lines = TypedLines(rank, self._ask, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
         self._names = OwnNames(self.shell, rank, size)
-        self._requests = WorkspaceRequests(self.shell, rank)
+        self.past = PastCells()
         self._untold: deque[str] = deque(maxlen=64)  # texts of `tell_soon`
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
@@ -185,18 +183,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
         return inherit
 
-    def do_apply(
-        self, content: Any, bufs: Any, msg_id: Any, reply_metadata: Any
-    ) -> tuple[dict[str, Any], list[Any]]:
-        if "call" not in content:
-            plain: tuple[dict[str, Any], list[Any]]
-            plain = super().do_apply(content, bufs, msg_id, reply_metadata)
-            return plain
-        try:
-            return self._reply("ok"), self._requests.answer(content["call"], bufs)
-        except BaseException as error:  # noqa: BLE001 - the workspace raises it
-            return self._failed_in(error), []
-
     def should_handle(self, stream: Any, msg: dict[str, Any], idents: Any) -> bool:
         """Run each request of the workspace once, and drop copies.
 
@@ -229,7 +215,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         arguments = (code, silent, store_history, user_expressions, allow_stdin)
         said = (cell_meta or {}).get("phalanx") or {}
         cell = said.get("cell")
-        self._requests.forget_value(cell or "")
+        self.past.cell = cell or ""
         if not isinstance(cell, str):
             try:
                 plain: dict[str, Any] = await super().do_execute(
@@ -242,19 +228,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         reply: dict[str, Any] = {}
         try:
             self._gate.begin(cell)
-            if "task" in said:
-                try:
-                    self._requests.perform(said["task"])
-                    reply = self._reply("ok")
-                except (KeyboardInterrupt, DebuggerStopped, bdb.BdbQuit):
-                    raise
-                except BaseException as error:  # noqa: BLE001 - the workspace raises it
-                    reply = self._failed_in(error)
-            else:
-                reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
-                self._handlers.close()
-                self._say_pages(reply)
-                reply = self._wait_for_evaluations(reply)
+            reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+            self._handlers.close()
+            self._say_pages(reply)
+            reply = self._wait_for_evaluations(reply)
             # From here on an interrupt is too late; this call raises a pending one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             if reply.get("ename") == "KeyboardInterrupt":
@@ -279,7 +256,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def apply_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Call a function; as a stoppable cell if the metadata say so."""
         said = (parent.get("metadata") or {}).get("phalanx") or {}
-        if not said.get("is_cell"):
+        if "cell" not in said:
             self._handlers.open()
             try:
                 super().apply_request(stream, ident, parent)
@@ -287,22 +264,37 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 self._handlers.close()
             return
         metadata = self.init_metadata(parent)
-        reply, buffers = self._call(said["cell"], said, parent["buffers"])
+        call = self._call if said["is_cell"] else self._call_between_cells
+        reply, values = call(said, parent["buffers"])
         metadata = self.finish_metadata(parent, metadata, reply)
-        named = {"parent": parent, "ident": ident, "buffers": buffers, "metadata": metadata}
+        named = {"parent": parent, "ident": ident, "buffers": values, "metadata": metadata}
         self.session.send(stream, "apply_reply", reply, **named)
 
-    def _call(
-        self, cell: str, said: dict[str, Any], packed: list[Any]
+    def _call_between_cells(
+        self, said: dict[str, Any], packed: list[Any]
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Call a packed function as a cell; return reply and packed value."""
+        """Call a task that needs no world; return as `_call` does."""
+        self._handlers.open()
+        try:
+            return self._reply("ok"), list(call_task(packed))
+        except BaseException as error:  # noqa: BLE001 - the workspace raises it
+            return self._failed_in(error), []
+        finally:
+            self._handlers.close()
+
+    def _call(self, said: dict[str, Any], packed: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Call what is packed as a cell; return reply and packed values."""
+        cell, is_task = said["cell"], said["is_task"]
         before = self._enter_cell(cell, said)
-        reply, value = self._failed("KeyboardInterrupt"), list[Any]()
+        reply, values = self._failed("KeyboardInterrupt"), list[Any]()
         try:
             try:
                 self._gate.begin(cell)
-                self._begin_code()
-                value = call_packed(packed, self.shell.user_ns)
+                if is_task:
+                    values = call_task(packed)
+                else:
+                    self._begin_code()
+                    values = call_packed(packed, self.shell.user_ns)
                 self._handlers.close()
                 mlx.wait_for_evaluations()
                 # From here on an interrupt is too late; this call raises a pending one.
@@ -311,13 +303,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             except BaseException as error:  # noqa: BLE001 - the workspace raises it
                 self._errors.make_room(error)
                 with uninterrupted():
-                    reply = self._in_plain_words(self._say_failed(error), before)
+                    failed = self._failed_in(error) if is_task else self._say_failed(error)
+                    reply = self._in_plain_words(failed, before)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:  # it came while the error was handled
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         finally:
             self._leave_cell(cell, reply, before)
-        return reply, value if reply["status"] == "ok" else []
+        return reply, values if reply["status"] == "ok" else []
 
     def _wait_for_evaluations(self, reply: dict[str, Any]) -> dict[str, Any]:
         """Wait for what the cell has submitted to MLX.
@@ -358,7 +351,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """End a cell, and notify the supervisor."""
         self._debugger.end()
         before.end_debuggers(self.shell.user_ns)
-        self._requests.keep_error(cell, code, reply, before)
+        self.past.keep_error(cell, code, reply, before)
         self._handlers.close()
         is_over = self.stops.end_cell()
         self._lines.end()

@@ -34,15 +34,14 @@ from phalanx.protocol import (
     LinkMeasurement,
     LinksProgress,
     Measurement,
-    PublishLinks,
-    PublishSweep,
     SweepProgress,
     SweepRun,
     SweepState,
     WorldTopology,
 )
+from phalanx.rank import publish_links, publish_sweep
 
-from .cells.cell import Event, Interrupted
+from .cells.cell import Event, Interrupted, make_task
 from .cells.runner import CellRunner
 from .connection.transport import ctrl_c
 from .options import checked_whole
@@ -90,15 +89,21 @@ class Sweep:
     read `progress`, `points` and `limits`; only the iterating thread adds points.
     """
 
-    def __init__(self, bench: BandwidthBench, task: PublishSweep, *, wait: bool) -> None:
-        self.op, self.dtype, self.ranks = task.op, task.dtype, bench.size
-        # In bytes; a barrier has no size.
-        self.sizes = (
-            (0,) if task.op == "barrier" else sizes_between(task.begin, task.end, task.factor)
-        )
+    def __init__(
+        self,
+        bench: BandwidthBench,
+        op: str,
+        sizes: tuple[int, ...],
+        dtype: str,
+        iterations: int,
+        *,
+        wait: bool,
+    ) -> None:
+        self.op, self.dtype, self.ranks = op, dtype, bench.size
+        self.sizes = (0,) if op == "barrier" else sizes  # in bytes; a barrier has no size
         self.points: tuple[Measurement, ...] = ()
         self.limits: tuple[Limit, ...] = ()
-        self._bench, self._task, self._wait = bench, task, wait
+        self._bench, self._iterations, self._wait = bench, iterations, wait
         # None: the sweep has ended.  A KeyboardInterrupt: Ctrl-C ends the iteration.
         self._measured: queue.SimpleQueue[Measurement | KeyboardInterrupt | None] = (
             queue.SimpleQueue()
@@ -247,7 +252,14 @@ class Sweep:
         try:
             if not self._is_stopped:
                 self.limits = self._bench.limits
-                task = msgspec.structs.replace(self._task, with_limits=not self.limits)
+                task = make_task(
+                    publish_sweep,
+                    self.op,
+                    self.sizes,
+                    self.dtype,
+                    self._iterations,
+                    with_limits=not self.limits,
+                )
                 view = BenchView(
                     self._on_begin,
                     {MEASUREMENT_MIME: self._on_measured, LIMITS_MIME: self._on_limits},
@@ -298,8 +310,7 @@ class BandwidthBench:
         self.up()
         # Ranks of other hosts check their memory when the sweep starts.
         check_memory(sizes, self._ranks_here(), available_memory())
-        task = PublishSweep(op, begin, end, factor, dtype, iterations)
-        return Sweep(self, task, wait=wait)
+        return Sweep(self, op, sizes, dtype, iterations, wait=wait)
 
     def _ranks_here(self) -> int:
         world = self._topology()
@@ -338,7 +349,7 @@ class LinkBench:
         found: list[Any] = []
         view = BenchView(self._on_begin, {LINKS_DONE_MIME: self._on_done, LINKS_MIME: found.append})
         try:
-            runner.perform(PublishLinks(), view, "a measurement of the links")
+            runner.perform(make_task(publish_links), view, "a measurement of the links")
         finally:
             self.progress = None
         self._found = msgspec.convert(found[-1] if found else (), tuple[LinkMeasurement, ...])

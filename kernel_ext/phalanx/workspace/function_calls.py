@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from phalanx.protocol import name_ranks
-from phalanx.rank import bind, fetch, load_value, map_block, pack_call, pack_values
+from phalanx.rank import bind, bind_values, fetch, load_value, map_block, pack_call, pack_values
 
-from .cells.cell import Event, Pack, Packed, StopRequest
+from .cells.cell import Event, Pack, Packed, StopRequest, make_task
 from .connection.transport import ctrl_c, say_error
 from .lifecycle import Lifecycle
 from .options import checked_name
@@ -266,8 +266,8 @@ def forget_values(error: BaseException | None) -> None:
         error = error.__cause__
 
 
-def packed(values: Any) -> list[memoryview]:
-    """Pack values by name for `BindValues`.
+def plan_push(values: Any) -> Pack:
+    """Pack values by name for a task that binds them.
 
     Raises
     ------
@@ -279,4 +279,5 @@ def packed(values: Any) -> list[memoryview]:
     if not isinstance(values, Mapping):
         msg = f"push takes values by name, like {{'x': x}}, not {type(values).__name__}"
         raise TypeError(msg)
-    return pack_values({checked_name(name): value for name, value in values.items()})
+    buffers = pack_values({checked_name(name): value for name, value in values.items()})
+    return make_task(bind_values, buffers=buffers)

@@ -17,10 +17,8 @@ import msgspec
 
 from phalanx.protocol import (
     GRACE_S,
-    BindValues,
     BootProgress,
     GetTrace,
-    GiveNames,
     HostPlan,
     JobOptions,
     LinkMeasurement,
@@ -30,9 +28,11 @@ from phalanx.protocol import (
     TraceIs,
     WorldTopology,
 )
+from phalanx.rank import evaluate
 from phalanx.supervisor import RootProcess, launch_root
 
 from .bench import BandwidthBench, LinkBench, Sweep
+from .cells.cell import make_task
 from .cells.debugging import RankDebuggers
 from .cells.loop import RankError, RankResult
 from .cells.rank_help import Help
@@ -43,10 +43,10 @@ from .function_calls import (
     PendingCall,
     forget_values,
     make_call,
-    packed,
     plan_apply,
     plan_gather,
     plan_map,
+    plan_push,
     plan_scatter,
 )
 from .lifecycle import Lifecycle
@@ -521,13 +521,13 @@ class Workspace:
         """
         chosen = chosen_ranks(ranks, self.size)
         try:
-            buffers = packed(values)
+            task = plan_push(values)
         except BaseException as error:
             forget_values(error)
             raise
         finally:
             del values  # see `forget_values`
-        self._life.up().call(chosen, BindValues(), self.make_view().notice, buffers)
+        self._life.up().perform(task, self.make_view(), ranks=chosen, is_announced=False)
 
     def pull(self, names: str | Iterable[str], *, ranks: Ranks | None = None) -> Any:
         """Return copies of the ranks' variables or values of expressions.
@@ -571,11 +571,12 @@ class Workspace:
         {'rank': 1, 'x.sum()': 10.0}
         """
         chosen, expressions = chosen_ranks(ranks, self.size), checked_expressions(names)
-        up, view = self._life.up(), self.make_view()
-        if all(expression.isidentifier() for expression in expressions):
-            found = up.call(chosen, GiveNames(expressions), view.notice)
-        else:
-            found = up.evaluate(expressions, chosen, view)
+        found = self._life.up().perform(
+            make_task(evaluate, expressions),
+            self.make_view(),
+            ranks=chosen,
+            is_announced=not all(expression.isidentifier() for expression in expressions),
+        )
         values: list[Any] = [named for _, named in sorted(found.items())]
         if isinstance(names, str):
             values = [named[names] for named in values]

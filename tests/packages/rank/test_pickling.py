@@ -42,6 +42,16 @@ def test_large_arrays_have_a_buffer_of_their_own_and_small_ones_none():
     assert there["b"][0].flags.writeable
 
 
+def test_arrays_of_a_message_at_an_odd_address_can_be_written_to_by_operations():
+    """ZeroMQ leaves one of a few KB among others; a large one is not copied."""
+    data, *memory = pack_values({"x": np.arange(200.0)})
+    odd = memoryview(bytearray(b"-" + memory[0]))[1:]
+    x = load([data, odd])["x"]
+    assert x.flags.aligned
+    assert x.flags.writeable
+    assert x.sum() == 19900.0
+
+
 @pytest.mark.parametrize(
     "dtype", ["M8[D]", "m8[s]", [("t", "M8[s]"), ("x", "i4")], "O", ml_dtypes.bfloat16]
 )

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from ..output.error_text import name_of, text_of
-from .pickling import MAIN, ValuePickler, names_of
+from .pickling import MAIN, ValuePickler, aligned, names_of
 
 Buffers = Sequence[Any]
 
@@ -59,7 +59,9 @@ def pack_value(value: object) -> list[Any]:
 
 
 def load_value(buffers: Buffers) -> Any:
-    """Load a value that `pack_value` has packed; its arrays are writable.
+    """Load a value that `pack_value` has packed.
+
+    Arrays use the memory of ``buffers``, or a copy (`aligned`).
 
     Raises
     ------
@@ -67,9 +69,9 @@ def load_value(buffers: Buffers) -> Any:
         Any error of loading the value: its module may be missing here.
     """
     data, *memory = buffers
-    # The buffers of a message are read-only: copy them. They are outside the message's HMAC; CURVE,
-    # or the check of the peer's user on a Unix socket, keeps strangers from sending any.
-    return pickle.loads(data, buffers=[bytearray(one) for one in memory])  # noqa: S301 - see above
+    # The buffers are outside the message's HMAC; CURVE, or the check of the peer's user on a Unix
+    # socket, keeps strangers from sending any.
+    return pickle.loads(data, buffers=map(aligned, memory))  # noqa: S301 - see above
 
 
 def pack_call(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:

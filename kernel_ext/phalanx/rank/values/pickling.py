@@ -31,6 +31,7 @@ _FILENAME = 10  # index of the file name in the arguments of `CodeType`, since P
 # The number is jupyter_client's (`jupyter_client.session.MAX_BYTES`).
 _OWN_FRAME_NBYTES = 1024
 
+_ALIGNMENT = 8  # bytes: what operations need, and what a large message has
 _MOST_CHARACTERS = 300  # of an error's text
 
 
@@ -285,6 +286,16 @@ def pack_values(values: Mapping[str, object], max_nbytes: int | None = None) -> 
     return [file.getbuffer(), *file.buffers]
 
 
+def aligned(memory: Any) -> Any:
+    """Return a message's memory, or a copy at an aligned address.
+
+    ZeroMQ leaves a message of a few KB where it lies among others. numpy takes an array at any
+    address, but an operation writes to an aligned one only.
+    """
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    return bytearray(memory) if address % _ALIGNMENT else memory
+
+
 def unpack_values(buffers: Sequence[Any], where: str) -> dict[str, Any]:
     """Load all values, as `load_each` does."""
     return dict(load_each(buffers, where))
@@ -305,7 +316,7 @@ def load_each(buffers: Sequence[Any], where: str) -> Iterator[tuple[str, Any]]:
         A stop came, or the value's own code raised it; the text names the value.
     """
     file = io.BytesIO(buffers[0])
-    unpickler = pickle.Unpickler(file, buffers=buffers[1:])  # noqa: S301 - from a process of ours
+    unpickler = pickle.Unpickler(file, buffers=map(aligned, buffers[1:]))  # noqa: S301 - of ours
     while file.tell() < len(buffers[0]):
         name, named = unpickler.load()
         try:

@@ -17,13 +17,12 @@ from phalanx.protocol import (
     LineNeed,
     LineNotNeeded,
     Notice,
-    RankCall,
     RankLost,
     RankSays,
-    RankTask,
     TypedLine,
     name_ranks,
 )
+from phalanx.rank import pack_task
 
 from ..connection.transport import Message
 from ..connection.widget_relay import notebook_kernel
@@ -39,6 +38,12 @@ _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
 Packed = dict[int, list[Any]]  # packed values by rank, as buffers
 Pack = Callable[[tuple[int, ...]], Packed]  # makes a packed call for each live rank
+
+
+def make_task(function: Callable[..., list[memoryview]], *args: object, **named: Any) -> Pack:
+    """Return what packs a task (`phalanx.rank.tasks`), the same for each rank."""
+    packed = pack_task(function, *args, **named)
+    return lambda ranks: dict.fromkeys(ranks, packed)
 
 
 @dataclass(frozen=True)
@@ -137,10 +142,11 @@ class Cell:
     follows all output. If the idle status is lost, `end_overdue` ends the part. A call also needs
     the rank's reply with values, and a call that is not announced needs nothing else.
 
-    ``work`` is code, a task, one of our calls, or a function that packs a call for each rank; None
-    for a cell that another client has sent. ``code`` is shown where another cell is refused meanwhile,
-    as is ``what``. ``is_all``: the user named no ranks, so dead ones are left out. The root does not
-    know a cell that is not ``is_announced``.
+    ``work`` is code, or a function that packs a call for each rank; None for a cell that another
+    client has sent. ``is_task``: our function is called (`phalanx.rank.tasks`). ``code`` is shown where
+    another cell is refused meanwhile, as is ``what``. ``is_all``: the user named no ranks, so dead ones
+    are left out. The root does not know a cell that is not ``is_announced``: a task that needs no
+    world.
     """
 
     number = 0  # of the notebook's cell, which tracebacks name; 0: none
@@ -151,12 +157,13 @@ class Cell:
         self,
         name: str,
         ranks: tuple[int, ...],
-        work: str | RankTask | RankCall | Pack | None = None,
+        work: str | Pack | None = None,
         events: queue.SimpleQueue[Event] | None = None,
         *,
         what: str = "a cell",
         code: str = "",
         is_all: bool = False,
+        is_task: bool = False,
         is_announced: bool = True,
     ) -> None:
         self.name = name
@@ -165,9 +172,10 @@ class Cell:
         self.what = what
         self.code = work if isinstance(work, str) else code
         self.is_all = is_all
+        self.is_task = is_task
         self.is_announced = is_announced
         self.is_attached = work is None
-        self.is_call = callable(work) or isinstance(work, RankCall)
+        self.is_call = callable(work)
         self.since_s = time.monotonic()
         self.packed: Packed = {}
         self.values: Packed = {}  # of the replies

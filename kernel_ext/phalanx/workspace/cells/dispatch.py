@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     Booted,
@@ -126,24 +124,21 @@ class Dispatch:
         if is_stopped:
             said["stopped"] = True
         if cell.is_call:
-            # ipyparallel's request, for a function that is packed in the buffers, or for our call.
-            # An announced one is a cell for its ranks and for clients that attach later.
+            # ipyparallel's request. An announced one is a cell for its ranks and for clients that
+            # attach later.
             kind = "apply_request"
-            content = {} if cell.work is None else {"call": msgspec.to_builtins(cell.work)}
-            said["is_cell"] = cell.is_announced
+            content: Message = {}
+            said |= {"is_cell": cell.is_announced, "is_task": cell.is_task}
         else:
             kind = "execute_request"
-            is_code = isinstance(cell.work, str)
             content = {
-                "code": cell.work if is_code else "",
-                "silent": not is_code,
-                "store_history": is_code,
+                "code": cell.work,
+                "silent": False,
+                "store_history": True,
                 "user_expressions": {},
                 "allow_stdin": True,
                 "stop_on_error": False,  # an error never makes a rank skip the next request
             }
-            if not is_code:
-                said["task"] = msgspec.to_builtins(cell.work)
         self._channels.send(
             cell.engines[rank],
             kind,

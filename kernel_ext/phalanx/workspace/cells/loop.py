@@ -6,7 +6,7 @@ import math
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from phalanx.protocol import (
     name_ranks,
     say_where,
 )
+from phalanx.rank import unpack_values
 
 from ..connection.root_client import Answer, RootClient
 from ..connection.transport import ctrl_c
@@ -91,6 +92,7 @@ class CellOutcome:
         self.lost: dict[int, RankLost] = {}
         self.results: dict[int, Display] = {}
         self.texts = {rank: TextTail() for rank in ranks}
+        self.values: dict[int, Any] = {}  # of a call, packed; or of a task or last expression
         self.abandoned: tuple[int, ...] = ()  # ranks that still ran when the waiting ended
         self.was_stopped = False
         self.taken = ""  # why the workspace was lost meanwhile; empty: it was not lost
@@ -327,8 +329,22 @@ class RankError:
     is_of_last_cell: bool
 
 
-def results_of(outcome: CellOutcome, values: Mapping[int, Any]) -> list[RankResult]:
-    """Return the results by rank; ``values`` are the fetched values."""
+def load_values(cell: Cell, outcome: CellOutcome) -> None:
+    """Load a task's values.
+
+    One that cannot be loaded is a failure of its rank.
+    """
+    for rank, packed in sorted(cell.values.items()):
+        try:
+            outcome.values[rank] = unpack_values(packed, "here")
+        except TypeError as error:
+            text = str(error)
+            failure = CellEnded(cell.name, ok=False, ename="TypeError", evalue=text)
+            outcome.failures[rank] = failure
+
+
+def results_of(outcome: CellOutcome) -> list[RankResult]:
+    """Return the results by rank."""
     results = []
     for rank in outcome.ranks:
         display, text = outcome.results.get(rank), str(outcome.texts[rank])
@@ -336,7 +352,7 @@ def results_of(outcome: CellOutcome, values: Mapping[int, Any]) -> list[RankResu
             results.append(RankResult(rank, None, text=text))
             continue
         unsent = DistributedError(f"rank {rank}: the value was not fetched; ws.pull fetches one")
-        value = values.get(rank, unsent)
+        value = outcome.values.get(rank, unsent)
         results.append(RankResult(rank, display.data.get("text/plain"), value, text))
     return results
 

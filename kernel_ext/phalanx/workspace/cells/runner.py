@@ -18,19 +18,19 @@ from phalanx.protocol import (
     AddStartupCell,
     Booted,
     CellAllowed,
-    CellEnded,
-    CopyNames,
-    Evaluate,
-    GiveLastError,
-    GiveValue,
-    RankCall,
-    RankTask,
     Replaced,
     ReplacementsReady,
     name_ranks,
     say_busy,
 )
-from phalanx.rank import POST_MORTEM, ErrorOfCell, unpack_values
+from phalanx.rank import (
+    POST_MORTEM,
+    CopyReport,
+    ErrorOfCell,
+    copy_variables,
+    last_error,
+    value_of_cell,
+)
 
 from ..connection.root_client import RootClient
 from ..connection.transport import SocketThread, ctrl_c
@@ -49,9 +49,10 @@ from .cell import (
     Packed,
     StopRequest,
     failure_of_rank,
+    make_task,
 )
 from .dispatch import Dispatch
-from .loop import CellLoop, CellOutcome, RankError, RankResult, raise_for, results_of
+from .loop import CellLoop, CellOutcome, RankError, RankResult, load_values, raise_for, results_of
 
 # Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
 # its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.
@@ -90,15 +91,12 @@ class CellRunner:
     def _cell(
         self,
         ranks: tuple[int, ...] | None,
-        work: str | RankTask | RankCall | Pack,
+        work: str | Pack,
         what: str = "a cell",
-        *,
-        code: str = "",
-        events: queue.SimpleQueue[Event] | None = None,
+        **options: Any,
     ) -> Cell:
         chosen = self._ranks if ranks is None else ranks
-        its = self._next()
-        return Cell(its, chosen, work, events, what=what, code=code, is_all=ranks is None)
+        return Cell(self._next(), chosen, work, what=what, is_all=ranks is None, **options)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -114,15 +112,19 @@ class CellRunner:
         If the user named no ranks, the view tells which are dead. ``needs_all``: a dead rank is an
         error.
         """
-        holder = self.slot.cell
-        title = (holder.title or holder.what) if holder else ""
-        dead = self._begin(cell.name, cell.ranks, title).dead
+        if cell.is_announced:
+            holder = self.slot.cell
+            title = (holder.title or holder.what) if holder else ""
+            dead = self._begin(cell.name, cell.ranks, title).dead
+        else:
+            self._check_left(cell.ranks)
+            dead = {rank: its.reason for rank, its in self._dispatch.lost.items()}
         here = tuple(rank for rank in cell.ranks if rank not in dead)
         if not here or (needs_all and len(here) < len(cell.ranks)):
             first = next(rank for rank in cell.ranks if rank in dead)
             lost = self._dispatch.lost.get(first)
             raise RankFailure(first, lost.host if lost else "", dead[first])
-        if dead and cell.is_all:
+        if dead and cell.is_all and cell.is_announced:
             view.notice(say_without(dead))
         cell.ranks, cell.lost = here, tuple(dead)
 
@@ -182,53 +184,38 @@ class CellRunner:
         If a send fails, the cell is cancelled on the ranks that lack it and interrupted on the
         others.
         """
-        for at, rank in enumerate(cell.ranks):
-            try:
+        sent: list[int] = []
+        try:
+            if callable(cell.work):
+                cell.packed, cell.work = cell.work(cell.ranks), None  # which holds values
+            for rank in cell.ranks:
                 self._dispatch.execute(cell, rank)
-            except BaseException:
-                if cell.is_announced:
-                    self._take_back(cell.name, cell.ranks[at:] if at else ())
-                    self._root.stop_cell(cell.name, cell.ranks[:at])
-                raise
-            if rank in self._dispatch.lost:  # since the ranks were chosen
-                cell.put(self._dispatch.lost[rank])
+                sent.append(rank)
+                if rank in self._dispatch.lost:  # since the ranks were chosen
+                    cell.put(self._dispatch.lost[rank])
+        except BaseException:
+            if cell.is_announced:
+                self._take_back(cell.name, cell.ranks[len(sent) :] if sent else ())
+                self._root.stop_cell(cell.name, sent)
+            raise
 
-    def _part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> str:
-        """Run code or a task within work that holds the ranks.
-
-        Returns the cell's name.
-        """
-        cell = Cell(self._next(), ranks, work)
+    def _part(
+        self, work: str | Pack, ranks: tuple[int, ...], view: View, *, is_task: bool = False
+    ) -> CellOutcome:
+        """Run code or a task within work that holds the ranks."""
+        cell = Cell(self._next(), ranks, work, is_task=is_task)
         with self._taken_back_on_error(cell):
             self._announce(cell, view, needs_all=True)
-        raise_for(self._execute(cell, view))
-        return cell.name
+        return self._end(cell, self._execute(cell, view))
 
-    def _ask(
-        self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
-    ) -> dict[int, dict[str, Any]]:
-        """Call ranks within work that holds the ranks.
-
-        Returns the named values by rank.
-        """
-        values, outcome = self._ask_each(ranks, work, buffers)
-        raise_for(outcome)
-        return values
-
-    def _ask_each(
-        self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
-    ) -> tuple[dict[int, dict[str, Any]], CellOutcome]:
-        call = Cell(self._next(), ranks, work, is_announced=False)
-        call.packed = {rank: list(buffers) for rank in ranks}
-        outcome = self._execute(call, View())
-        values: dict[int, dict[str, Any]] = {}
-        for rank, answer in sorted(call.values.items()):
-            try:
-                values[rank] = unpack_values(answer, "here")
-            except TypeError as error:
-                error_of = CellEnded(call.name, ok=False, ename="TypeError", evalue=str(error))
-                outcome.failures[rank] = error_of
-        return values, outcome
+    def _end(self, cell: Cell, outcome: CellOutcome, timeout: float | None = None) -> CellOutcome:
+        """Take the values of a cell; raise its error, if any."""
+        if cell.is_task:
+            load_values(cell, outcome)
+        else:
+            outcome.values = cell.values
+        raise_for(outcome, timeout)
+        return outcome
 
     def _enter(self) -> None:
         """Have the root form the group, without a cell."""
@@ -269,15 +256,14 @@ class CellRunner:
             if its.copy_from is not None:
                 by_source.setdefault(its.copy_from, []).append(its.rank)
         for source, ranks in by_source.items():
-            task = CopyNames(source, tuple(ranks))
+            task = make_task(copy_variables, source, tuple(ranks))
             try:
-                cell = self._part(task, (source, *ranks), View())
-                answers = self._ask(tuple(ranks), GiveValue(cell))
+                outcome = self._part(task, (source, *ranks), View(), is_task=True)
             except DistributedError as error:
                 tell(f"{name_ranks(ranks)} got nothing of rank {source}: {error}")
                 continue
             # Every rank gets the same names; which of them it could load may differ.
-            reports = [answer[""] for answer in answers.values()]
+            reports: list[CopyReport] = [outcome.values[rank][""] for rank in ranks]
             problems: dict[str, str] = {}
             for _, lacking in reports:
                 problems.update(lacking)
@@ -343,51 +329,44 @@ class CellRunner:
         """Run a cell; see `Workspace.run`. ``ranks`` None: all live ranks."""
         if every_start:
             self._root.send(AddStartupCell(code, ranks))
-        fetch = self._values if has_values else None
         cell = self._cell(ranks, code)
-        outcome, values = self._run(cell, view, fetch, timeout=timeout, max_lines=max_lines)
-        return results_of(outcome, values)
+        outcome = self._run(cell, view, timeout=timeout, max_lines=max_lines, has_values=has_values)
+        return results_of(outcome)
 
     def perform(
         self,
-        task: RankTask,
+        task: Pack,
         view: View,
-        what: str,
+        what: str = "an exchange",
         *,
+        ranks: tuple[int, ...] | None = None,
         events: queue.SimpleQueue[Event] | None = None,
         check: Callable[[], object] | None = None,
-    ) -> None:
-        """Perform a task on all live ranks, as a cell.
-
-        ``what`` names the task where a cell is refused meanwhile. An event in ``events`` stops it.
-        With ``check``, which raises to end the wait, it waits for its turn; else it is refused while
-        a cell runs.
-        """
-        self._run(self._cell(None, task, what, events=events), view, check=check)
-
-    def evaluate(
-        self, expressions: tuple[str, ...], ranks: tuple[int, ...] | None, view: View
+        is_announced: bool = True,
     ) -> dict[int, dict[str, Any]]:
-        """Evaluate expressions on ranks as a cell; return values by rank."""
+        """Perform a task as a cell; return its named values by rank.
 
-        def fetch(name: str, outcome: CellOutcome) -> dict[int, dict[str, Any]]:
-            return self._ask(outcome.ranks, GiveValue(name))
-
-        return self._run(self._cell(ranks, Evaluate(expressions), "an exchange"), view, fetch)[1]
+        ``ranks`` None: all live ranks. ``what`` names the task where a cell is refused meanwhile. An
+        event in ``events`` stops it. With ``check``, which raises to end the wait, it waits for its
+        turn; else it is refused while a cell runs. Unless it ``is_announced``, the root does not know
+        it, and forms no group for it.
+        """
+        options = {"events": events, "is_task": True, "is_announced": is_announced}
+        return self._run(self._cell(ranks, task, what, **options), view, check=check).values
 
     def _run(
         self,
         cell: Cell,
         view: View,
-        fetch: Callable[[str, CellOutcome], dict[int, Any]] | None = None,
         *,
         check: Callable[[], object] | None = None,
         timeout: float | None = None,
         max_lines: int = MAX_LINES,
-    ) -> tuple[CellOutcome, dict[int, Any]]:
-        """Run a cell, and return its end and values.
+        has_values: bool = False,
+    ) -> CellOutcome:
+        """Run a cell, and return its end.
 
-        The values are ``fetch``ed before anything else runs; by default they are those of the replies.
+        With ``has_values`` the values of its last expression are fetched before anything else runs.
         With ``check`` the cell waits for its turn, until ``check`` raises or an event stops it.
         """
 
@@ -404,32 +383,34 @@ class CellRunner:
             until_it_is_over.enter_context(ctrl_c(lambda: cell.events.put(StopRequest())))
             with self._taken_back_on_error(cell):
                 self._begin_cell(cell, view)
-                if callable(cell.work):
-                    cell.packed, cell.work = cell.work(cell.ranks), None  # which holds values
-            if cell.is_call or (isinstance(cell.work, str) and cell.work.strip() != POST_MORTEM):
+            if not cell.is_task and cell.code.strip() != POST_MORTEM:
                 self._last_cell = cell.name
             outcome = self._execute(cell, view, timeout_s=timeout, max_lines=max_lines)
             until_it_is_over.close()
-            raise_for(outcome, timeout)
-            return outcome, cell.values if fetch is None else fetch(cell.name, outcome)
+            self._end(cell, outcome, timeout)
+            if has_values:
+                self._fetch_values(cell, outcome)
+            return outcome
 
-    def _values(self, name: str, outcome: CellOutcome) -> dict[int, Any]:
+    def _fetch_values(self, cell: Cell, outcome: CellOutcome) -> None:
         """Fetch the values of the cell's last expression, by rank.
 
         Only ranks with a result are asked. A value that does not arrive is replaced by the error
         that says why.
         """
-        found: dict[int, Any] = {}
-        if ranks := tuple(sorted(outcome.results)):
-            values, asked = self._ask_each(ranks, GiveValue(name, MOST_VALUE_NBYTES))
-            if asked.was_stopped or asked.taken:
-                raise_for(asked)
-            for rank, failure in asked.failures.items():
-                found[rank] = cell_error({rank: (failure.ename, failure.evalue, ())})
-            for rank, lost in asked.lost.items():
-                found[rank] = failure_of_rank(lost)
-            found |= {rank: named[""] for rank, named in values.items()}
-        return found
+        if not (ranks := tuple(sorted(outcome.results))):
+            return
+        task = make_task(value_of_cell, cell.name, MOST_VALUE_NBYTES)
+        asking = Cell(self._next(), ranks, task, is_task=True, is_announced=False)
+        asked = self._execute(asking, View())
+        load_values(asking, asked)
+        if asked.was_stopped or asked.taken:
+            raise_for(asked)
+        for rank, failure in asked.failures.items():
+            outcome.values[rank] = cell_error({rank: (failure.ename, failure.evalue, ())})
+        for rank, lost in asked.lost.items():
+            outcome.values[rank] = failure_of_rank(lost)
+        outcome.values |= {rank: named[""] for rank, named in asked.values.items()}
 
     def _begin_cell(self, cell: Cell, view: View) -> None:
         """Prepare the ranks for a cell and announce it.
@@ -460,7 +441,7 @@ class CellRunner:
         All ranks that the user named must be alive. ``check`` raises to end the wait. Returns the
         packed values by rank.
         """
-        return self._run(call, view, check=check)[1]
+        return self._run(call, view, check=check).values
 
     def join(self, view: View) -> list[RankResult]:
         """Show what was missed, and wait for the running cell.
@@ -478,9 +459,9 @@ class CellRunner:
         self._last_cell = cell.name
         with self.slot.take(Cell(cell.name, missed.running)):
             missed.join_cell(cell)
-            outcome = self._execute(cell, view)
-            raise_for(outcome)
-            return results_of(outcome, self._values(cell.name, outcome))
+            outcome = self._end(cell, self._execute(cell, view))
+            self._fetch_values(cell, outcome)
+            return results_of(outcome)
 
     def taken(self, text: str) -> None:
         """Leave the running cell: the ranks are lost to this process.
@@ -523,28 +504,9 @@ class CellRunner:
             raise DistributedError(msg)
         return answer.ranks
 
-    def call(
-        self,
-        ranks: tuple[int, ...] | None,
-        work: RankCall,
-        tell: Callable[[str], None],
-        buffers: Sequence[memoryview] = (),
-    ) -> dict[int, dict[str, Any]]:
-        """Call ranks between cells; return the named values by rank."""
-        cell = self._cell(ranks, work, "an exchange")
-        with self.slot.take(cell):
-            self._settle(View, tell)
-            dead = self._dispatch.lost
-            lost = [dead[rank] for rank in cell.ranks if rank in dead]
-            if lost and ranks is not None:
-                raise failure_of_rank(lost[0])
-            self._check_left(cell.ranks)
-            here = tuple(rank for rank in cell.ranks if rank not in dead)
-            return self._ask(here, work, buffers)
-
     def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:
         errors = []
-        answers = self.call(ranks, GiveLastError(), View().notice)
+        answers = self.perform(make_task(last_error), View(), ranks=ranks, is_announced=False)
         for rank, answer in sorted(answers.items()):
             found: ErrorOfCell | None = answer[""]
             if found is not None:

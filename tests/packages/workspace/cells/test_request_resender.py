@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.protocol import CellEnded, CellStatus, CellStatusReply, GiveLastError
-from phalanx.workspace.cells.cell import Cell
+from phalanx.protocol import CellEnded, CellStatus, CellStatusReply
+from phalanx.rank import last_error
+from phalanx.workspace.cells.cell import Cell, make_task
 from phalanx.workspace.cells.dispatch import RequestResender
 
 RANKS = (0, 1, 2)
@@ -87,7 +88,7 @@ def test_a_stop_sends_at_once_what_has_not_begun():
 
 
 def test_a_cell_that_the_root_does_not_know_is_sent_until_it_has_begun():
-    resent = Resent(Cell("cell", RANKS, GiveLastError(), is_announced=False))
+    resent = Resent(Cell("cell", RANKS, make_task(last_error), is_announced=False))
     assert resent.at(2.0, begun=(0,), listed=False) == [1, 2]
 
 
@@ -99,7 +100,7 @@ def test_a_stop_also_hurries_what_was_sent_again_already():
 
 
 def test_a_call_without_the_values_of_a_rank_that_has_ended_is_sent_again():
-    resent = Resent(Cell("cell", RANKS, GiveLastError()))
+    resent = Resent(Cell("cell", RANKS, make_task(last_error)))
     assert resent.at(2.0, begun=RANKS) == []
     assert resent.at(4.0, begun=RANKS, ended=(1,)) == [1]
     assert resent.at(8.0, listed=False, running=(0, 1)) == [0, 1]

@@ -253,8 +253,9 @@ def test_a_killed_rank_is_named_and_frees_the_others(breakable):
         ws.run("px.all_sum(1)")
     assert [result.value for result in ws.run("rank")] == ["0", "2"]
     assert ws.pull("rank") == [0, 2]
-    with pytest.raises(RankFailure, match="rank 1 .*SIGKILL"):
-        ws.pull("rank", ranks=1)
+    for names in ("rank", "rank + 0"):
+        with pytest.raises(RankFailure, match="rank 1 .*SIGKILL"):
+            ws.pull(names, ranks=[0, 1])
 
 
 @pytest.mark.promise

@@ -43,8 +43,8 @@ def test_how_far_it_is_is_told(ws, monkeypatch):
     assert values(ws, "(said, len(found))") == ["([0, 1, 2, 3, 4, 5], 6)"] * 4
     # Each is told, not four a second, and all of them are kept.
     ws.run(
-        "import phalanx.rank.requests\n"
-        "told_s, phalanx.rank.requests._TELL_S = phalanx.rank.requests._TELL_S, 0.0"
+        "import phalanx.rank.tasks\n"
+        "told_s, phalanx.rank.tasks._TELL_S = phalanx.rank.tasks._TELL_S, 0.0"
     )
     kept = kept_progress(monkeypatch, ws)
     ws.measure_links()
@@ -52,4 +52,4 @@ def test_how_far_it_is_is_told(ws, monkeypatch):
     assert {its.n_links for its in kept} == {6}
     assert re.match(r"5 of 6 links, (less than|about) \d+ s left", kept[-1].text)
     assert ws.links_progress is None
-    ws.run("phalanx.rank.requests._TELL_S = told_s")
+    ws.run("phalanx.rank.tasks._TELL_S = told_s")
