@@ -38,7 +38,7 @@ class Proxy:
             await asyncio.gather(
                 self._copy(reader, their_writer, both), self._copy(their_reader, writer, both)
             )
-        for end in both:
+        for end in both if both not in self._silent else ():
             end.transport.abort()
 
     async def _copy(self, reader, writer, both):
@@ -46,7 +46,8 @@ class Proxy:
             if both not in self._silent:
                 writer.write(data)
                 await writer.drain()
-        writer.transport.abort()
+        if both not in self._silent:
+            writer.transport.abort()
 
     @property
     def is_used(self):
@@ -59,7 +60,7 @@ class Proxy:
                 writer.transport.abort()
 
     def swallow(self):
-        """Let nothing pass any more on the connections that there are."""
+        """Let nothing pass any more on the connections that there are, not even their end."""
         self._silent.update(self._writers)
 
     def stop(self):
