@@ -40,8 +40,6 @@ from phalanx.protocol.host import CommandOutput
 from phalanx.supervisor.root.script_root import ScriptOptions, ScriptRoot
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
-__all__ = ["Play", "one", "raise_first", "run_play", "script", "workspace"]
-
 _RANKS = 2
 _QUESTIONS = GetTopology | GetStacks | GetOutput | GetCellStatus
 _CLIENTS = ("owner", "other")

@@ -14,8 +14,6 @@ from support.places import ROOT
 
 from phalanx.workspace import parse_ranks
 
-__all__ = ["FOLDER", "Done", "of", "pictures", "read", "run_all", "run_tutorial_cell", "saved", "who_said"]
-
 FOLDER = ROOT / "notebooks"
 # What the cells of a tutorial did, by their source, and which processes were left behind.
 Done = tuple[dict[str, CellResult], list[list[str]]]

@@ -91,7 +91,9 @@ class Family:
         deadline_s = time.monotonic() + timeout_s
         while True:
             alive = [process for process in self.processes() if process.pid not in but]
-            listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == "LISTEN"}
+            listening = {
+                c.laddr.port for c in psutil.net_connections("tcp") if c.status == "LISTEN"
+            }
             ports = sorted(self.ports & listening)
             if not (alive or ports) or time.monotonic() > deadline_s:
                 break

@@ -137,7 +137,9 @@ def test_a_rank_of_another_host_is_named_and_replaced(shown):
     ]
     assert sorted(told) == [0, 1, 2, 4, 5]
     assert "`%distributed restart 3` replaces it" in said
-    assert of(shown, "%distributed restart").text == "rank 3 is new; ranks 0-2,4-5 have all they had\n"
+    assert (
+        of(shown, "%distributed restart").text == "rank 3 is new; ranks 0-2,4-5 have all they had\n"
+    )
     after = of(shown, "begins anew").text
     assert _who_said(after, "begins anew") == {"b": [3]}
     assert _who_said(after, "has its darts") == {**_ALL, "b": [2]}
