@@ -33,7 +33,6 @@ _PROGRAMS = [
             ["boot phalanx", "boot ipyparallel", "same process", "new process", "it is there", "first right sum"],
         ),
         ("rivals/compare.py", ["--rounds", "1", "--only", "some_ranks"], ["phalanx", "ipyparallel", "cell on rank 1"]),
-        ("engine/time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("engine/call_cost.py", ["--loops", "100"], ["in place", "long way"]),
         pytest.param(
             "start.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
@@ -42,7 +41,7 @@ _PROGRAMS = [
         (
             "peers/training_steps.py",
             ["--ranks", "2", "--rounds", "1", "--steps", "2", "--warm", "1", "--width", "64", "--peers", "mlx, px", "--openmpi", ""],
-            ["mlx, px.nn", "steps", "wait", "real", "hidden", "---"],
+            ["mlx, px.nn", "steps", "---"],
         ),
     ],
 )  # fmt: skip

@@ -22,8 +22,6 @@ from phalanx.supervisor.hosts import host_set, local_host
 from phalanx.supervisor.hosts.local_rank import LocalRank, RankProcess
 from phalanx.supervisor.root import workspace_root as workspace_root_module
 
-__all__ = ["Actor", "StageClient", "actors", "staged"]
-
 _NO_PID = (1 << 22) + 1  # Linux gives no higher number than 2**22: signals to it go nowhere
 CONNECTION = {"engine": {"key": "k"}, "client": {"key": "k"}, "remote": {"127.0.0.1": {"key": "k"}}}
 

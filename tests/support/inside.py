@@ -22,41 +22,6 @@ from phalanx.workspace import Workspace
 from phalanx.workspace.connection.root_client import RootClient
 from phalanx.workspace.lifecycle import Lifecycle
 
-__all__ = [
-    "WORLD_ADDRESSES_CODE",
-    "WORLD_KEY_CODE",
-    "abort_reason",
-    "ask_root",
-    "begin_cell_code",
-    "break_connection",
-    "dead_ranks",
-    "engine_of",
-    "engines",
-    "has_replaced",
-    "host_server",
-    "is_booted",
-    "is_closed",
-    "is_running",
-    "kept_progress",
-    "lifecycle",
-    "lose_callback_ends_code",
-    "n_unanswered",
-    "registered_engine",
-    "replace_step",
-    "root_client",
-    "root_client_of",
-    "root_end",
-    "root_pid",
-    "root_pid_code",
-    "root_process",
-    "send_again",
-    "shut_down",
-    "spawn_in",
-    "stopped_workspace",
-    "unregister_again",
-    "wait_for_answer",
-]
-
 # Expressions for a rank: the key of its world, and the addresses that it listens on.
 WORLD_KEY_CODE = "world._spec.key.hex()"
 WORLD_ADDRESSES_CODE = "world._spec.addresses"

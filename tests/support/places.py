@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["ARTIFACTS", "ROOT", "TESTS"]
-
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 ARTIFACTS = TESTS / "artifacts"  # pictures that tests leave; git ignores them

@@ -17,18 +17,6 @@ from contextlib import contextmanager
 
 from support.places import ROOT
 
-__all__ = [
-    "BOUND_S",
-    "HOLDS",
-    "PATIENCE_S",
-    "ROOM_S",
-    "SILENCE_S",
-    "SLOW_OPERATION_S",
-    "after_silence_s",
-    "check",
-    "within",
-]
-
 HOLDS = os.environ.get("PHALANX_HOLD") == "1"
 PATIENCE_S = 20.0  # for anything that ends by an event; below the product's fall-backs of 30 s
 BOUND_S = 2.0 if HOLDS else PATIENCE_S  # on one machine

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from support.promise import PATIENCE_S
 
-__all__ = ["wait_until", "wait_until_async"]
-
 T = TypeVar("T")
 POLL_S = 0.01  # a poll without a pause takes the core that the awaited process needs
 

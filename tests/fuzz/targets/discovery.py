@@ -20,8 +20,6 @@ from phalanx.cli.config.surveys import Survey, read_survey
 from phalanx.cli.probe.probe_main import survey_macos
 from phalanx.hosts import Host, to_json
 
-__all__ = ["one"]
-
 _LINUX = {
     "system": "Linux",
     "interfaces": [

@@ -25,8 +25,6 @@ from phalanx.supervisor import boot
 from phalanx.supervisor.health.stack_reader import looks_whole, parse_dump, place_of
 from phalanx.supervisor.hosts.local_rank import read_shown
 
-__all__ = ["one"]
-
 _MOST_TEXT = 20_000  # of an error: it may quote a line of the file
 
 

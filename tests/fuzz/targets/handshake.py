@@ -25,8 +25,6 @@ from phalanx.distributed.connect.handshake import (
     initiate,
 )
 
-__all__ = ["one"]
-
 _KEY = os.urandom(32)  # the fuzzer must not learn it
 _OTHER_KEY = os.urandom(32)
 _TO_RANK_0 = LinkPart(0)

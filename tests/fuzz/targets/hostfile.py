@@ -9,8 +9,6 @@ from fuzz.supply import Supply
 
 from phalanx.hosts import Hostfile, HostfileError, parse_hosts, plan, read_hosts_text, to_json
 
-__all__ = ["one"]
-
 _JSON = (
     b'{"backend": "ring", "envs": ["A=1"], "hosts": [{"ssh": "ssh://me@b:22", "ips": ["10.0.0.2"],'
     b'\n "rdma": [null, "x", ["y"]]}, {"ssh": "fe80::2"}]}'

@@ -59,8 +59,6 @@ from phalanx.supervisor.hosts import remote_host as remote_host_module
 from phalanx.supervisor.hosts.connection import ReliableSession
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
-__all__ = ["one"]
-
 _HERE, _THERE = 0, 1  # ranks
 _OF_RANKS = FromRankEnvelope | RankGone | RankFrozen | FromCommand
 _BOOT = BootOptions(

@@ -44,8 +44,6 @@ from phalanx.protocol.host import CommandOutput
 from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 from phalanx.workspace import Placement
 
-__all__ = ["Play", "one", "raise_first", "run_play", "script", "workspace"]
-
 _RANKS = 2
 _QUESTIONS = GetTopology | GetStacks | GetOutput | GetCellStatus
 _CLIENTS = ("owner", "other")

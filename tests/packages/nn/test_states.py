@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -33,6 +34,23 @@ def test_arrays_and_numbers_are_put_back_in_place():
         assert state["name"] == "a"
         assert "more" not in state
         w -= 1
+
+
+class Moments(NamedTuple):
+    mean: np.ndarray
+    n: int
+
+
+def test_a_named_tuple_keeps_its_type_and_its_arrays():
+    state = {"moments": Moments(np.zeros(2), 1)}
+    mean, saved = state["moments"].mean, capture(state)
+    mean += 1
+    state["moments"] = Moments(mean, 2)
+    restore(state, saved)
+    assert type(state["moments"]) is Moments
+    assert state["moments"].n == 1
+    assert state["moments"].mean is mean
+    assert mean.tolist() == [0, 0]
 
 
 def test_the_memory_of_an_old_copy_is_used_again():

@@ -24,8 +24,6 @@ from phalanx.supervisor.hosts import remote_host as remote_host_module
 from phalanx.supervisor.hosts.connection import HostServer, ReliableSession
 from phalanx.supervisor.hosts.host_set import HostSet
 
-__all__ = ["OPTIONS", "Door", "Events", "Process", "played", "until"]
-
 OPTIONS = BootOptions(
     WorldConfig("test", 2, heartbeat_timeout_s=1.0), 0.0, "/",
     hosts=(HostPlan("b", 1), HostPlan("c", 1)),

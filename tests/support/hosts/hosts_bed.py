@@ -16,8 +16,6 @@ from support.hosts.bed import Bed, why_not
 from support.promise import BOUND_S, PATIENCE_S, check
 from support.waiting import wait_until
 
-__all__ = ["bed", "check_nothing_left", "has_failed", "own_bed"]
-
 _BED = pytest.StashKey[Bed]()
 _FAILED = pytest.StashKey[bool]()
 _UP_AGAIN_S = 2.0  # the kernel says within a second that a card is up again (linkwatch)

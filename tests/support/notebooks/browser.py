@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["PATIENCE_MS", "chromium", "chromium_page", "comes", "pages"]
-
 # JupyterLab's page, its kernel and four ranks start within it on a machine that does other things.
 PATIENCE_MS = 60_000
 # As root in a sandbox without a GPU and without a network; no traffic of the browser's own.

@@ -19,8 +19,6 @@ from support.notebooks.jupyter_servers import lab, open_notebook
 from support.places import ARTIFACTS
 from support.waiting import wait_until
 
-__all__ = ["Onlooker", "PageSizes", "notebook_in_lab", "write_notebook"]
-
 _N_LOOKS = 5
 _NEWS_S = 8
 _TWO_FRAMES = "() => new Promise(then => requestAnimationFrame(() => requestAnimationFrame(then)))"

@@ -6,8 +6,6 @@ import os
 
 from support.notebooks.kernel_driver import KernelDriver
 
-__all__ = ["NotebookKernel"]
-
 
 class NotebookKernel(KernelDriver):
     """A kernel with the extension; ``first`` are cells that it runs before all others."""

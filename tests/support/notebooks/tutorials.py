@@ -14,8 +14,6 @@ from support.places import ROOT
 
 from phalanx.workspace import parse_ranks
 
-__all__ = ["FOLDER", "Done", "of", "pictures", "read", "run_all", "run_tutorial_cell", "who_said"]
-
 FOLDER = ROOT / "notebooks"
 # What the cells of a tutorial did, by their source, and which processes were left behind.
 Done = tuple[dict[str, CellResult], list[list[str]]]
@@ -74,6 +72,12 @@ def run_all(name: str, folder: Path) -> Done:
             with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # it has just ended
                 left.append(process.cmdline())
     return done, left
+
+
+def saved(path: Path) -> Done:
+    """Return what the cells of a notebook showed when it was saved."""
+    cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    return {cell.source: CellResult(outputs=cell.outputs) for cell in cells}, []
 
 
 def of(done: Done, words: str) -> CellResult:

@@ -11,8 +11,6 @@ from typing import Any
 
 from support.places import ROOT
 
-__all__ = ["focused", "play", "put"]
-
 _STATIC = ROOT / "widgets" / "static"
 _PLAY = """async ([code, css, values]) => {
     const style = document.createElement('style');

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["make_commands", "write_command"]
-
 
 def write_command(path: Path, script: str) -> Path:
     """Write a shell script that can be run; return its path."""

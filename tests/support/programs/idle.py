@@ -8,8 +8,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["assert_idle"]
-
 # A loop that never sleeps uses what others leave of a core; idle processes used up to 0.05 (measured).
 _MOST_CORES = 0.25
 

@@ -89,14 +89,20 @@ class Family:
     def left(self, timeout_s: float = PATIENCE_S, *, but: tuple[int, ...] = ()) -> list[str]:
         """What is still there of it when the time is over, in words; ``but`` processes may be."""
         deadline_s = time.monotonic() + timeout_s
-        while alive := [process for process in self.processes() if process.pid not in but]:
-            # Those that were found are cheap to watch; all of /proc is read again when they are gone.
-            if wait_gone(alive, deadline_s - time.monotonic()):
+        while True:
+            alive = [process for process in self.processes() if process.pid not in but]
+            listening = {
+                c.laddr.port for c in psutil.net_connections("tcp") if c.status == "LISTEN"
+            }
+            ports = sorted(self.ports & listening)
+            if not (alive or ports) or time.monotonic() > deadline_s:
                 break
+            # Those that were found are cheap to watch; all of /proc is read again when they are gone.
+            # A process that ends loses its memory, by which it is found, before its sockets.
+            wait_gone(alive, deadline_s - time.monotonic())
+            time.sleep(LOOK_EVERY_S)
         words = [f"process {p.pid}: {' '.join(_command_of(p))}" for p in alive]
-        listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == "LISTEN"}
-        words += [f"port {port} is listened on" for port in sorted(self.ports & listening)]
-        return words + self.files()
+        return [*words, *(f"port {port} is listened on" for port in ports), *self.files()]
 
     def files(self) -> list[str]:
         """What lies in its folders, but for those that are made once: IPython's and ours."""

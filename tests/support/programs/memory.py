@@ -13,8 +13,6 @@ import psutil
 import pytest
 from support.waiting import wait_until
 
-__all__ = ["least_growth", "much_memory"]
-
 OTHERS_S = 250.0  # for the test of another worker that uses as much
 
 

@@ -17,8 +17,6 @@ from support.waiting import wait_until
 from phalanx.errors import DistributedError
 from phalanx.workspace.cells import runner
 
-__all__ = ["LIMIT_S", "BackgroundCell", "time_is_up_once", "wait_busy", "wait_idle", "wait_in"]
-
 LIMIT_S = 600.0  # a time limit that passes only where `time_is_up_once` makes it
 
 

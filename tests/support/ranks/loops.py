@@ -17,17 +17,6 @@ from typing import Any, TypeVar
 
 from support.promise import PATIENCE_S
 
-__all__ = [
-    "HeldLoop",
-    "JumpingLoop",
-    "as_test",
-    "held",
-    "in_asyncio",
-    "jumping",
-    "run_held",
-    "run_jumping",
-]
-
 T = TypeVar("T")
 _LOOP_S = (
     10.0  # twice the longest limit of what is tested on a `HeldLoop` (`connection.HANDSHAKE_MS`)

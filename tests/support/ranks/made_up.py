@@ -13,8 +13,6 @@ from phalanx.protocol import (
 )
 from phalanx.workspace import SampleView, Trace
 
-__all__ = ["MadeUp", "sample"]
-
 
 class MadeUp:
     """It stands as ``world`` says, until there is a reason (``why``) that it cannot be seen."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from support.waiting import wait_until
 
-__all__ = ["Reader"]
-
 
 class Reader:
     """Reads the samples of a workspace as a widget does."""

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["Gate"]
-
 
 class Gate:
     """A FIFO: who reads from it waits until the test writes to it.

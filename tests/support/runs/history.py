@@ -19,8 +19,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["DURATIONS", "HISTORY", "Outcome", "append", "outcomes"]
-
 ROOT = Path(__file__).parents[3]
 HISTORY = ROOT / "build" / "history.jsonl"
 DURATIONS = Path(__file__).with_name("durations.json")

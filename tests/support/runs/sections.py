@@ -9,8 +9,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-__all__ = ["SAY", "SAY_PLACE", "by_section", "on_all"]
-
 # Put before a script: one write for a line, so that lines of a rank are never mixed.
 SAY = """
 import sys

@@ -18,8 +18,6 @@ try:
 except ImportError:  # Python 3.10; pytest depends on it there
     import tomli as tomllib  # type: ignore[no-redef]
 
-__all__ = ["ALLOWED", "is_allowed"]
-
 ALLOWED = Path(__file__).with_name("skips.toml")
 
 

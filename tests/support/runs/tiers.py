@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["IS_DEEP", "deep", "deep_but", "each_with_first", "examples", "pairwise"]
-
 IS_DEEP = os.environ.get("PHALANX_DEEP") == "1"
 deep = pytest.mark.deep
 

@@ -8,7 +8,7 @@ import pytest
 from distributed.cells import cells
 from distributed.operations.contract import Case
 from faults import phases
-from faults.proxy import BadWire
+from faults.bad_wire import BadWire
 from support.promise import BOUND_S, check
 from support.runs.tiers import pairwise
 from support.waiting import wait_until

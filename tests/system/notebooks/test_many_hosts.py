@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-import nbformat
 import numpy as np
 import pytest
-from notebooks.many_hosts import NOTEBOOK, WIDGET, execute
+from notebooks.with_outputs import MANY_HOSTS, WIDGET, run_on_bed
+from support.notebooks.tutorials import of, pictures, read, saved
 from support.promise import PATIENCE_S
 from support.runs.tiers import deep, deep_but
 
@@ -18,28 +18,13 @@ _NAMES = ["a", "a", "b", "b", "c", "c"]
 _DARTS = 1_000_000
 
 
-class Executed:
-    """What its cells showed, found by words of their source."""
-
-    def __init__(self, notebook: nbformat.NotebookNode, lines: list[str], left: list[str]) -> None:
-        self.cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        self.lines = lines
-        self.left = left
-
-    def outputs(self, words: str) -> list[nbformat.NotebookNode]:
-        (found,) = [cell for cell in self.cells if words in cell.source]
-        return found.outputs
-
-    def text(self, words: str) -> str:
-        """All that a reader sees as text."""
-        outputs = self.outputs(words)
-        return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
-
-
 @pytest.fixture(scope="module")
 def executed(bed, tmp_path_factory):
-    notebook, lines = execute(bed, tmp_path_factory.mktemp("hosts"))
-    return Executed(notebook, lines, bed.left(PATIENCE_S))
+    """What the cells show in a run, what is left of it, and the lines that came and went."""
+    copy = tmp_path_factory.mktemp("hosts") / "copy.ipynb"
+    copy.write_bytes(MANY_HOSTS.read_bytes())
+    lines = run_on_bed(bed, copy)
+    return saved(copy)[0], bed.left(PATIENCE_S), lines
 
 
 @pytest.fixture(params=deep_but(["saved"], ["executed", "saved"]))
@@ -47,7 +32,7 @@ def shown(request):
     """What is asked of this run is asked of what the packaged notebook says, too."""
     if request.param == "executed":
         return request.getfixturevalue("executed")
-    return Executed(nbformat.read(NOTEBOOK, as_version=4), [], [])
+    return saved(MANY_HOSTS)
 
 
 def _from_pi(ranks: range) -> str:
@@ -74,10 +59,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def test_the_saved_one_shows_a_run_and_nothing_of_its_machine():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = read(MANY_HOSTS)
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
     assert counts == list(range(1, len(counts) + 1))
-    text = NOTEBOOK.read_text(encoding="utf-8")
+    text = MANY_HOSTS.read_text(encoding="utf-8")
     assert WIDGET not in text
     assert "widgets" not in notebook.metadata
     addresses = set(re.findall(r"\b\d+\.\d+\.\d+\.\d+\b", text))
@@ -88,52 +73,48 @@ def test_the_saved_one_shows_a_run_and_nothing_of_its_machine():
 
 
 def test_the_hosts_are_looked_at_first(shown):
-    said = shown.text("phalanx doctor").splitlines()
+    said = of(shown, "phalanx doctor").text.splitlines()
     assert {line.split()[0] for line in said} <= {"ok", "note"}
     assert "without a prompt to b, c" in said[0]
-    ring = shown.text("phalanx config")
+    ring = of(shown, "phalanx config").text
     assert re.findall(r'"ssh": "(\w)", "ips": \["10.77.0.1\d"\]', ring) == _HOSTS
 
 
 @deep
 def test_the_boot_is_watched(executed):
-    boot = [line for line in executed.lines if "up: " in line]
+    boot = [line for line in executed[2] if "up: " in line]
     assert boot
     assert {name for line in boot for name in re.findall(r"\b([abc]) \(", line)} >= {"b", "c"}
 
 
 def test_the_hosts_are_told_apart(shown):
-    assert "6 ranks on 3 hosts" in shown.text("%distributed start")
-    said = shown.text("os.getpid()}")
+    assert "6 ranks on 3 hosts" in of(shown, "%distributed start").text
+    said = of(shown, "os.getpid()}").text
     for rank, name in enumerate(_NAMES):
         assert re.search(rf"^\[{name} {rank}\] I am process \d+ of {name}$", said, re.MULTILINE)
     assert _who_said(said, "Out: '6 of us run this cell'") == _ALL
-    assert shown.text("ws.pull") == str(_NAMES)
+    assert of(shown, "ws.pull").text == f"{_NAMES}\n"
 
 
 def test_sums_go_over_hosts_and_within(shown):
-    said = shown.text("mine say")
+    said = of(shown, "mine say").text
     for rank, name in enumerate(_NAMES):
         assert f"[{name} {rank}] mine say {_from_pi(range(rank, rank + 1))}\n" in said
     assert _who_said(said, f"Out: 'all 6,000,000 say {_from_pi(range(6))}'") == _ALL
-    parts = shown.text(".split(")
+    parts = of(shown, ".split(").text
     for name, ranks in _ALL.items():
         words = f"Out: 'the 2 of us say {_from_pi(range(ranks[0], ranks[1] + 1))}'"
         assert _who_said(parts, words) == {name: ranks}
 
 
 def test_the_picture_has_the_hosts(shown):
-    (picture,) = (
-        output
-        for output in shown.outputs("%distributed topology")
-        if "image/svg+xml" in output.data
-    )
-    svg = picture.data["image/svg+xml"]
+    cell = of(shown, "%distributed topology")
+    (svg,) = pictures(cell.outputs)
     assert svg.count('class="px-host"') == 3
     assert svg.count('class="px-arena"') == 3
     assert svg.count('class="px-tile"') == 6
     assert "12 tcp links" in svg
-    for words in (picture.data["text/plain"], shown.text("%distributed status")):
+    for words in (cell.text, of(shown, "%distributed status").text):
         found = re.findall(
             r"^  (\w) \((10\.77\.0\.1\d)(?: on eth0)?, \d+ cores?\)", words, re.MULTILINE
         )
@@ -143,28 +124,30 @@ def test_the_picture_has_the_hosts(shown):
 
 @deep
 def test_the_picture_is_alive(executed):
-    live, still = executed.outputs("%distributed topology")
+    live, still = of(executed, "%distributed topology").outputs
     assert WIDGET in live.data
     assert WIDGET not in still.data
 
 
 def test_a_rank_of_another_host_is_named_and_replaced(shown):
-    said = shown.text("SIGKILL")
+    said = of(shown, "SIGKILL").text
     lost = r"^\[([\d,-]+)\] lost rank 3 of host b: killed by signal 9 \(SIGKILL\)$"
     told = [
         rank for label in re.findall(lost, said, re.MULTILINE) for rank in parse_ranks(label, 6)
     ]
     assert sorted(told) == [0, 1, 2, 4, 5]
     assert "`%distributed restart 3` replaces it" in said
-    assert shown.text("%distributed restart") == "rank 3 is new; ranks 0-2,4-5 have all they had\n"
-    after = shown.text("begins anew")
+    assert (
+        of(shown, "%distributed restart").text == "rank 3 is new; ranks 0-2,4-5 have all they had\n"
+    )
+    after = of(shown, "begins anew").text
     assert _who_said(after, "begins anew") == {"b": [3]}
     assert _who_said(after, "has its darts") == {**_ALL, "b": [2]}
     assert _who_said(after, "Out: '6 of us'") == _ALL
 
 
 def test_a_script_runs_on_the_same_hosts(shown):
-    said = shown.text("phalanx launch").splitlines()
+    said = of(shown, "phalanx launch").text.splitlines()
     # Of a host that is slow to come up, a line says so.
     ranks = [line for line in said if line and not line.startswith("phalanx launch: ")]
     assert ranks == [f"[a 0] 6 ranks say {_from_pi(range(6))}"]
@@ -172,5 +155,5 @@ def test_a_script_runs_on_the_same_hosts(shown):
 
 @deep
 def test_nothing_is_left_on_any_host(executed):
-    assert executed.text("%distributed stop").startswith("stopped the 6 ranks of ")
-    assert executed.left == []
+    assert of(executed, "%distributed stop").text.startswith("stopped the 6 ranks of ")
+    assert executed[1] == []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.notebooks.kernel_driver import CellResult
-from support.notebooks.tutorials import FOLDER, Done, of, pictures, read, run_all, who_said
+from support.notebooks.tutorials import FOLDER, Done, of, pictures, read, run_all, saved, who_said
 from support.runs.tiers import deep_but
 
 _DATA, _TENSOR, _TUNE = "06_data_parallel", "07_tensor_parallel", "08_fine_tune"
@@ -29,8 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def _saved(name: str) -> Done:
-    cells = [cell for cell in read(FOLDER / f"{name}.ipynb").cells if cell.cell_type == "code"]
-    return {cell.source: CellResult(outputs=cell.outputs) for cell in cells}, []
+    return saved(FOLDER / f"{name}.ipynb")
 
 
 def _shown(name: str, how: str, tmp_path_factory: pytest.TempPathFactory) -> Done:

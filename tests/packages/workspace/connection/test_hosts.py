@@ -447,10 +447,7 @@ def test_a_script_loses_no_line_and_says_none_twice_over_connections_that_break(
             shown.setdefault(line[:4], []).append(line[4:].rstrip(b"\n"))
 
     reader = threading.Thread(target=read)
-    reader.start()
-    wait_until(lambda: len(shown) == 2 or not reader.is_alive(), "both ranks print")
-    assert reader.is_alive(), launcher.end()
-    hosts, n_cuts = launcher.ranks, 0
+    n_cuts = 0
 
     def has_ended_though_cut():
         nonlocal n_cuts
@@ -460,8 +457,13 @@ def test_a_script_loses_no_line_and_says_none_twice_over_connections_that_break(
             go.touch()
         return not reader.is_alive()
 
-    wait_until(has_ended_though_cut, "all is printed", 3 * PATIENCE_S, poll_s=0.05)
-    code, said = launcher.end()
+    with contextlib.closing(launcher):  # a wait that fails ends it, and so the reader
+        reader.start()
+        wait_until(lambda: len(shown) == 2 or not reader.is_alive(), "both ranks print")
+        assert reader.is_alive(), launcher.end()
+        hosts = launcher.ranks
+        wait_until(has_ended_though_cut, "all is printed", 3 * PATIENCE_S, poll_s=0.05)
+        code, said = launcher.end()
     assert code == 0, said
     said = b"".join(b"%d %s" % (i, b"x" * (i % 200)) for i in range(N_LINES))
     assert {label: b"".join(parts) == said for label, parts in shown.items()} == {
