@@ -64,7 +64,7 @@ def _launched_size(env: Mapping[str, str]) -> int:
 
 def is_mpi(group: Group) -> bool:
     """Return whether the ranks of a group are MPI's."""
-    return isinstance(group._engine, MpiEngine)
+    return isinstance(group._current.engine, MpiEngine)
 
 
 def is_installed() -> bool:

@@ -32,7 +32,7 @@ from phalanx.protocol.rank import RESTART_VARIABLES
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
 from ..control import AbortKind, ControlPage, Deadline, seconds
-from ..group.epoch import group_of_one, is_over, next_epoch
+from ..group.epoch import group_of_one, next_epoch
 from ..group.group import Group
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .other_libraries import free_port, place_variables, put_master
@@ -122,8 +122,9 @@ class _Process:
         The child's copies must not touch the memory that the rank shares with its peers. Engines of
         MPI see the fork themselves.
         """
-        if self.group is not None and self.group._registry is not None:
-            self.group._registry.disarm(self.forked())
+        registry = None if self.group is None else self.group._current.registry
+        if registry is not None:
+            registry.disarm(self.forked())
 
 
 # The one exception to "module state is only constants": a process has one world, which cells,
@@ -175,7 +176,7 @@ def current_loss() -> Loss | None:
     group, memory = _PROCESS.group, _PROCESS.memory
     if group is None or memory is None or memory.page is None:
         return None
-    spec = group._spec
+    spec = group._current.spec
     reason = memory.page.reason(spec.epoch)
     error = None if reason is None else abort_error(spec, *reason)
     if not isinstance(error, RankFailure):
@@ -231,10 +232,9 @@ def join(
         while True:
             group, number = _PROCESS.group, channel.next_id()
             if recovers:
-                epoch = 0 if group is None else group._spec.epoch
-                request: Join | Recover = Recover(
-                    number, epoch, is_over(group), phalanx.__version__
-                )
+                epoch = 0 if group is None else group._current.spec.epoch
+                is_over = group is None or group._current.is_over
+                request: Join | Recover = Recover(number, epoch, is_over, phalanx.__version__)
             else:
                 request = Join(number, os.getpid(), phalanx.__version__)
             is_new = not recovers and group is None and _is_set(RESTART_VARIABLES[0])
@@ -250,8 +250,8 @@ def join(
                 deadline = Deadline(limit)
             if (
                 group is not None
-                and group._spec.epoch == welcome.epoch
-                and (recovers or not is_over(group))
+                and group._current.spec.epoch == welcome.epoch
+                and (recovers or not group._current.is_over)
             ):
                 return group  # no rank has to recover, or another thread of this rank has joined
             try:
@@ -269,7 +269,7 @@ def _is_set(variable: str) -> bool:
 
 def _welcome(channel: Channel, request: Join | Recover, deadline: Deadline) -> Welcome:
     """Ask the supervisor for a world."""
-    names = () if _PROCESS.group is None else _PROCESS.group._spec.host_names
+    names = () if _PROCESS.group is None else _PROCESS.group._current.spec.host_names
     try:
         answer = ask(channel, request, timeout=deadline.remaining(), host_names=names)
     except Unanswered as late:
@@ -346,9 +346,9 @@ def alone() -> Group:
     with _PROCESS.lock:
         if _PROCESS.group is None:
             _PROCESS.group = group_of_one()
-        elif is_over(_PROCESS.group):
-            fresh = group_of_one()
-            _PROCESS.group._enter(fresh._engine, fresh._spec, None)
+        elif _PROCESS.group._current.is_over:
+            fresh = group_of_one()._current
+            _PROCESS.group._enter(fresh.engine, fresh.spec, None)
         return _PROCESS.group
 
 

@@ -43,11 +43,6 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
     master: str
 
 
-def is_over(group: Group | None) -> bool:
-    """Return whether there is no usable group (none, closed or failed)."""
-    return group is None or group._engine.is_closed or group._engine.failure is not None
-
-
 def next_epoch(
     spec: WorldSpec,
     meeting: Rendezvous,
@@ -70,7 +65,7 @@ def next_epoch(
     determines the splits and the order of rounds. A split that cannot be formed is given up on all
     its ranks.
     """
-    old = None if group is None else group._registry
+    old = None if group is None else group._current.registry
     held: Mapping[int, Group] = {}
     if old is not None:
         old.settle_epoch(deadline)
@@ -79,7 +74,7 @@ def next_epoch(
     formed: dict[int, Formed] = {}
     try:
         mine = tuple(
-            Part(number, split._spec.channel, split._spec.members)
+            Part(number, split._current.spec.channel, split._current.spec.members)
             for number, split in sorted(held.items())
         )
         arrivals = exchange(meeting, Arrival(mine, master), Arrival, deadline.remaining())
