@@ -347,8 +347,7 @@ def alone() -> Group:
         if _PROCESS.group is None:
             _PROCESS.group = group_of_one()
         elif _PROCESS.group._current.is_over:
-            fresh = group_of_one()._current
-            _PROCESS.group._enter(fresh.engine, fresh.spec, None)
+            _PROCESS.group._enter(group_of_one()._current)
         return _PROCESS.group
 
 

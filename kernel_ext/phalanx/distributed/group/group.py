@@ -16,9 +16,8 @@ from phalanx.errors import DistributedError
 
 from ..control import call_seconds, seconds
 from ..mpi.engine import MpiEngine, split_mpi
-from ..world_spec import WorldSpec
 from .formation import split_group
-from .registry import ADAPTERS, GroupRegistry, Membership
+from .registry import ADAPTERS, Membership
 from .work import Engine
 
 _HALVES = ("float16", "bfloat16")
@@ -91,33 +90,27 @@ class Group:
         "_timeout",
     )
 
-    def __init__(
-        self,
-        engine: Engine,
-        spec: WorldSpec,
-        registry: GroupRegistry | None = None,
-        origin: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, formed: Membership, origin: tuple[int, int] | None = None) -> None:
         self._timeout: float | None = None
         self._origin = origin  # split only: color and key
         self._listener: Callable[[Engine], None] | None = None
         self._adapters_group: Group | None = None  # the world only
         # An operation reads this once, and stays in the epoch in which it began.
-        self._current = self._join(engine, spec, registry)
+        self._current = self._join(formed)
 
-    def _join(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> Membership:
-        engine.timeout = self._timeout
-        return Membership(engine, spec) if registry is None else registry.add(self, engine, spec)
+    def _join(self, formed: Membership) -> Membership:
+        formed.engine.timeout = self._timeout
+        return formed if formed.registry is None else formed.registry.add(self, formed)
 
-    def _enter(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> None:
+    def _enter(self, formed: Membership) -> None:
         """Leave the epoch for a new one."""
         old = self._current
         old.engine.close()
-        self._current = self._join(engine, spec, registry)
+        self._current = self._join(formed)
         if old.leave is not None and old.leave.detach() is None:
             self.close()  # as another thread has closed the split meanwhile
         if self._listener is not None:
-            self._listener(engine)
+            self._listener(formed.engine)
 
     def _listen(self, listener: Callable[[Engine], None]) -> None:
         """Call ``listener`` with the engine of each new epoch."""
@@ -252,19 +245,19 @@ class Group:
         if current.spec.size == 1:
             msg = "Cannot split the distributed group further."
             raise DistributedError(msg)
-        made: tuple[Engine, WorldSpec] | None
+        formed: Membership | None
         if current.registry is None:
             made = split_mpi(cast("MpiEngine", current.engine), color, key)
+            formed = None if made is None else Membership(*made)
         else:
             try:
-                native = cast("_native.Group", current.engine)
-                made = split_group(native, current.spec, current.registry, color, key, number)
+                formed = split_group(current, current.registry, color, key, number)
             except BaseException:
                 current.tell_failure()
                 raise
-        if made is None:
+        if formed is None:
             return None
-        group = Group(*made, current.registry, (int(color or 0), key))
+        group = Group(formed, (int(color or 0), key))
         group.timeout = self._timeout
         return group
 

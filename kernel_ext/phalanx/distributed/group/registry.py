@@ -73,7 +73,7 @@ class Membership:
     """Engine, ranks and registry of a group in one epoch.
 
     A world without a supervisor has no ``registry``. ``leave`` gives the channel of a split back;
-    it runs once, at the latest when the group is garbage.
+    it runs once, at the latest when the group is garbage. A group that is formed has none yet.
     """
 
     engine: Engine
@@ -138,8 +138,7 @@ def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _nati
 class _Left:
     """Split that this rank has left; peers may still read its channel."""
 
-    channel: int
-    number: int
+    spec: WorldSpec
     engine: _native.Group
     was_notified: bool = False
 
@@ -192,7 +191,7 @@ class GroupRegistry:
         with self._lock:
             self._free.add(channel)
 
-    def check(self, engine: _native.Group | None = None) -> None:
+    def check(self, engine: Engine | None = None) -> None:
         """Raise the failure of the epoch, if any.
 
         The page has it, or without a page ``engine``.
@@ -205,15 +204,15 @@ class GroupRegistry:
         if failure is not None:
             raise abort_error(self.world, *failure)
 
-    def make(self, spec: WorldSpec, links: Links) -> _native.Group:
-        """Make a native group; it takes over the links.
+    def make(self, spec: WorldSpec, links: Links) -> Membership:
+        """Make a native group, not yet registered; it takes over the links.
 
         This resets the group's part of this rank's memory. It fails after the end of the epoch: a
         late thread would overwrite the memory of a group of the next epoch.
         """
         with self._lock:
             if not self._is_over:
-                return make_group(spec, self.memory, links)
+                return Membership(make_group(spec, self.memory, links), spec, self)
         close_all(links.values())
         msg = f"epoch {self.world.epoch} is over"
         raise DistributedError(msg)
@@ -256,28 +255,29 @@ class GroupRegistry:
             if its.spec.number and not its.engine.is_closed
         }
 
-    def add(self, group: Group, engine: Engine, spec: WorldSpec) -> Membership:
-        """Register a group with its engine in this epoch."""
-        leave: Leave | None = None
+    def add(self, group: Group, formed: Membership) -> Membership:
+        """Register a group in this epoch."""
+        spec, current = formed.spec, formed
         if spec.number:
-            leave = weakref.finalize(group, self.leave, spec, cast("_native.Group", engine))
+            leave = weakref.finalize(group, self.leave, formed)
             leave.atexit = False  # at exit the supervisor reports the end of the rank
-        membership = Membership(engine, spec, self, leave)
+            current = replace(formed, leave=leave)
         with self._lock:
-            self._groups[group] = membership
+            self._groups[group] = current
             self._free.discard(spec.channel)
         if spec.number:
             self._tell(SplitFormed(spec.epoch, spec.channel, spec.number, spec.members))
-        return membership
+        return current
 
-    def leave(self, spec: WorldSpec, engine: _native.Group) -> None:
+    def leave(self, split: Membership) -> None:
         """Record that this rank does not use a split any more.
 
         If submitted operations still run, the split is closed after they end.
         """
-        if engine.is_idle:
-            engine.close()
-        self._left.append(_Left(spec.channel, spec.number, engine))
+        left = _Left(split.spec, cast("_native.Group", split.engine))
+        if left.engine.is_idle:
+            left.engine.close()
+        self._left.append(left)
 
     def reap(self) -> None:
         """Finish the work that `leave` has recorded."""
@@ -292,9 +292,9 @@ class GroupRegistry:
                 left.engine.close()
             if left.engine.is_closed and not left.was_notified:
                 left.was_notified = True
-                self._tell(SplitClosed(self.world.epoch, left.number))
+                self._tell(SplitClosed(self.world.epoch, left.spec.number))
             if left.engine.all_members_left():
-                self._free.add(left.channel)
+                self._free.add(left.spec.channel)
             else:
                 waiting.append(left)
         self._left.extend(waiting)

@@ -17,7 +17,7 @@ from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose
 from phalanx.distributed.control import Deadline
 from phalanx.distributed.group.epoch import group_of_one
 from phalanx.distributed.group.group import Group
-from phalanx.distributed.group.registry import GroupRegistry
+from phalanx.distributed.group.registry import GroupRegistry, Membership
 from phalanx.distributed.world_spec import MappedHostMemory
 
 world = worlds(FOUR)
@@ -139,7 +139,7 @@ def test_no_split_is_made_of_an_epoch_that_is_over():
     """A thread that comes late would reset memory in which the next epoch is at work."""
     spec = group_of_one()._current.spec
     family = GroupRegistry(spec, MappedHostMemory(spec))
-    family.make(replace(spec, channel=1, number=5), {}).close()
+    family.make(replace(spec, channel=1, number=5), {}).engine.close()
     family.settle_epoch(Deadline(1.0))
     ours, theirs = socket.socketpair()
     with pytest.raises(px.DistributedError, match="epoch 1 is over"):
@@ -191,12 +191,15 @@ class TwoEpochs:
             epoch: GroupRegistry(spec, MappedHostMemory(spec), self.said[epoch].append)
             for epoch, spec in self.specs.items()
         }
-        self.groups = [Group(engine, self.specs[1], self.registries[1]) for engine in engines]
+        self.groups = [Group(self._formed(engine, 1)) for engine in engines]
         self.next = [FakeEngine() for _ in engines]
 
     def recover(self):
         for group, engine in zip(self.groups, self.next, strict=True):
-            group._enter(engine, self.specs[2], self.registries[2])
+            group._enter(self._formed(engine, 2))
+
+    def _formed(self, engine, epoch):
+        return Membership(engine, self.specs[epoch], self.registries[epoch])
 
 
 def test_a_late_thread_does_not_end_the_next_epoch_for_a_failure_of_the_last():
