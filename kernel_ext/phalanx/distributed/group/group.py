@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, cast, final
 
-from phalanx import _native
+from phalanx._native import fast_path
 from phalanx.errors import DistributedError
 
 from ..control import call_seconds, seconds
@@ -292,7 +292,7 @@ class Group:
         current, limit = self._current, call_seconds(timeout)
         engine = current.engine
         try:
-            if _native.fast_path("barrier", engine, None, None, 0, limit, "") is NotImplemented:
+            if fast_path("barrier", engine, None, None, 0, limit, "") is NotImplemented:
                 engine.run("barrier", timeout=limit)
         except BaseException:
             current.tell_failure()

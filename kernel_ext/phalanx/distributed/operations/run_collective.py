@@ -17,7 +17,7 @@ from phalanx._native import fast_path
 from ..arrays.arguments import as_source, check_stream, invalidate_output, target_of
 from ..arrays.frameworks import ResultMemory, is_mlx, on_stream, with_gradient
 from ..bootstrap.init import init
-from ..bootstrap.supervised import world
+from ..bootstrap.supervised import PROCESS, world
 from ..control import call_seconds
 from ..group.group import Group
 from ..group.registry import Membership
@@ -88,7 +88,7 @@ def collective(
     ``NotImplemented`` for arguments that the fast path does not support; those take the slow path.
     """
     if group is None:
-        group = world() or init()
+        group = PROCESS.group or init()
     else:
         group_or_world(group)
     if stream is None and not async_op:
