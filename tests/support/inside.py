@@ -23,8 +23,8 @@ from phalanx.workspace.connection.root_client import RootClient
 from phalanx.workspace.lifecycle import Lifecycle
 
 # Expressions for a rank: the key of its world, and the addresses that it listens on.
-WORLD_KEY_CODE = "world._spec.key.hex()"
-WORLD_ADDRESSES_CODE = "world._spec.addresses"
+WORLD_KEY_CODE = "world._current.spec.key.hex()"
+WORLD_ADDRESSES_CODE = "world._current.spec.addresses"
 
 Step = Literal["announce", "begin_cell", "execute", "receive", "send", "resend"]
 # Where each step of a cell is: the object that takes it, and the name of the method.

@@ -32,7 +32,7 @@ class _Communicator:
         self._group = group
         self._parts: list[_Communicator] = []
         self.native = _native.MlxCommunicator(
-            group=cast("_native.Group", group._engine),
+            group=cast("_native.Group", group._current.engine),
             split=self._split,
             report_failure=self._report_failure,
         )
@@ -40,7 +40,7 @@ class _Communicator:
 
     def _report_failure(self, error: BaseException) -> BaseException | None:
         """Report a failure to the other ranks; return what to raise."""
-        self._group._tell_failure()
+        self._group._current.tell_failure()
         if _World.runs_cell is None:
             if _script_runs():
                 return error

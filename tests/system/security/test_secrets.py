@@ -87,7 +87,7 @@ def test_no_secret_of_a_workspace_in_a_command_line_or_environment(ws):
 
 LAUNCHED = """
 import subprocess, phalanx as px
-print(px.init(strict=True)._spec.key.hex(), flush=True)
+print(px.init(strict=True)._current.spec.key.hex(), flush=True)
 subprocess.run(["sleep", "600"])
 """
 

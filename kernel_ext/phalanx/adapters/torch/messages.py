@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from phalanx.distributed.group.group import Group
+from phalanx.distributed.group.registry import Membership
 from phalanx.errors import CollectiveMismatch, CollectiveTimeout, DistributedError, NotSupported
 
 from .tensors import as_row, check, is_row, view
@@ -38,7 +40,7 @@ class Messages:
         self,
         group: Group,
         limit: Callable[[], float],
-        report: Callable[[BaseException], BaseException],
+        report: Callable[[Membership, BaseException], BaseException],
     ) -> None:
         self._group = group
         self._limit = limit
@@ -58,21 +60,23 @@ class Messages:
         row = as_row(check("send", tensor))
         array, dtype = view("send", row)
         head = np.array([tag, _DTYPES.index(tensor.dtype), row.numel()], np.int64)
-        engine, limit = self._group._engine, self._limit()
+        current, limit = self._group._current, self._limit()
+        engine = current.engine
 
         def move() -> None:
             engine.run("send", head, None, dst, limit)
             if row.numel():
                 engine.run("send", array, None, dst, limit, dtype)
 
-        return self._start((False, dst), move, [tensor], self._group.rank())
+        return self._start(current, (False, dst), move, [tensor], current.spec.rank)
 
     def recv(self, tensor: Tensor, src: int, tag: int) -> TorchWork:
         """Start to receive a tensor."""
         self._check_peer("recv", src)
         target = check("recv", tensor)
         kept = self._kept.setdefault(src, deque())
-        engine, limit = self._group._engine, self._limit()
+        current, limit = self._group._current, self._limit()
+        engine = current.engine
 
         def move() -> None:
             for place, (its_tag, message) in enumerate(kept):
@@ -102,7 +106,7 @@ class Messages:
                     target.copy_(row.view(target.shape))
                 return
 
-        return self._start((True, src), move, [tensor], src)
+        return self._start(current, (True, src), move, [tensor], src)
 
     def _check_peer(self, op: str, peer: int) -> None:
         if not 0 <= peer < self._group.size():
@@ -113,14 +117,19 @@ class Messages:
             raise NotSupported(msg)
 
     def _start(
-        self, key: tuple[bool, int], move: Callable[[], None], outputs: list[Any], source: int
+        self,
+        current: Membership,
+        key: tuple[bool, int],
+        move: Callable[[], None],
+        outputs: list[Any],
+        source: int,
     ) -> TorchWork:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
         message = _Message(lane, move)
         lane.add(message)
-        return TorchWork(outputs, [message], None, self._report, source)
+        return TorchWork(outputs, [message], None, partial(self._report, current), source)
 
 
 class _Message:

@@ -18,6 +18,7 @@ from torch import distributed as dist
 from phalanx.distributed.control import AbortKind
 from phalanx.distributed.group.epoch import group_of_one
 from phalanx.distributed.group.group import Group
+from phalanx.distributed.group.registry import Membership
 from phalanx.errors import DistributedError, NotSupported
 
 from .entry import BACKEND
@@ -535,21 +536,22 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
         return TorchWork([], works)
 
     def _call(self, function: Callable[[], Any]) -> Any:
+        current = self.group._current
         try:
             return function()
         except DistributedError as error:
-            raise self.report(error) from None
+            raise self.report(current, error) from None
         except BaseException:
-            self.group._tell_failure()
+            current.tell_failure()
             raise
 
-    def report(self, error: BaseException) -> BaseException:
+    def report(self, current: Membership, error: BaseException) -> BaseException:
         """Tell the other ranks of a failure; return the error to raise."""
         if not isinstance(error, Exception):  # nobody waits any more for what still runs
-            me = self.group._spec.me
+            me = current.spec.me
             text = f"rank {me} was interrupted in an operation of torch.distributed"
-            self.group._engine.abort(AbortKind.INTERRUPTED, me, text)
-        self.group._tell_failure()
-        if type(error) is DistributedError and self.group._engine.is_closed:
+            current.engine.abort(AbortKind.INTERRUPTED, me, text)
+        current.tell_failure()
+        if type(error) is DistributedError and self.group._current.engine.is_closed:
             return DistributedError(f"{_ANEW} ({error})")
         return error

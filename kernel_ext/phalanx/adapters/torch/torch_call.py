@@ -25,6 +25,7 @@ class TorchCall:
 
     def __init__(self, owner: ProcessGroup, opts: Any, *, is_async: bool = True) -> None:
         self._owner = owner
+        self._current = owner.group._current
         self._is_async = getattr(opts, "asyncOp", is_async)
         given = getattr(opts, "timeout", None)
         seconds = 0.0 if given is None else given.total_seconds()
@@ -39,7 +40,7 @@ class TorchCall:
         """Run or start an operation of the engine on two rows."""
         if self._error is not None:
             return
-        engine = self._owner.group._engine
+        current, engine = self._current, self._current.engine
         if x is None or out is None:
             source = target = None
             dtype = ""
@@ -53,12 +54,12 @@ class TorchCall:
             else:
                 _finish_pass(partial(engine.run, *arguments), engine)
         except DistributedError as error:
-            reported = self._owner.report(error)
+            reported = self._owner.report(current, error)
             if not (self._is_async and is_in_backward()):
                 raise reported from None
             self._error = reported  # DDP raises it at the end of the pass, FSDP in `wait`
         except BaseException:
-            self._owner.group._tell_failure()
+            current.tell_failure()
             raise
 
     def later(self, action: Callable[[], Any]) -> None:
@@ -124,7 +125,7 @@ class TorchCall:
         if not self._parts:
             self._finish()
             return TorchWork(outputs)
-        work = TorchWork(outputs, self._parts, with_all, self._owner.report)
+        work = TorchWork(outputs, self._parts, with_all, partial(self._owner.report, self._current))
         self._owner.note(work)
         return work
 

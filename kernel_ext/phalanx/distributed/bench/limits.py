@@ -149,7 +149,7 @@ def limits_of_ranks(*, seconds: float = _SECONDS) -> tuple[Limit, ...]:
     ['arena']
     """
     world = px.init()
-    spec = world._spec
+    spec = world._current.spec
     if spec.transport == "mpi":
         return ()
     leaders = sorted({spec.hosts.index(host) for host in spec.hosts})
@@ -202,7 +202,7 @@ def _connect(
     world: px.Group, spec: WorldSpec, pairs: Sequence[tuple[int, int]]
 ) -> dict[int, socket.socket]:
     """Connect this rank to its stream peers; return {} if that fails."""
-    engine, registry = world._engine, world._registry
+    engine, registry = world._current.engine, world._current.registry
     if registry is None or not isinstance(engine, _native.Group):
         return {}
     peers = {peer for pair in pairs if spec.rank in pair for peer in pair} - {spec.rank}

@@ -259,7 +259,7 @@ def _named_ranks(env: Mapping[str, str]) -> str:
 
 def _open(group: Group, timeout: float | None) -> Group:
     """Return the group; recover it first if this rank has closed it."""
-    return recover(timeout) if group._engine.is_closed else group
+    return recover(timeout) if group._current.engine.is_closed else group
 
 
 def is_available(backend: str = "any") -> bool:
@@ -312,7 +312,7 @@ def _addresses_of(interface: str) -> tuple[str, ...]:
 
     addresses = interface_addresses(interface)
     group = world()
-    if group is not None and group.size() > 1 and group._spec.addresses != addresses:
+    if group is not None and group.size() > 1 and group._current.spec.addresses != addresses:
         msg = (
             f"interface={interface!r} comes too late, the links of this world are made; choose it "
             "with --interface at the start of the world, or in the first px.init"

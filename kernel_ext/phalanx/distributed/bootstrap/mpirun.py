@@ -24,6 +24,7 @@ from phalanx.errors import DistributedError, NotConfigured, NotSupported
 from ..connect.handshake import KEY_MIN_NBYTES
 from ..control import Deadline
 from ..group.group import Group
+from ..group.registry import Membership
 from ..mpi.engine import MpiEngine, spec_of
 from ..mpi.world import MpiWorld
 
@@ -64,7 +65,7 @@ def _launched_size(env: Mapping[str, str]) -> int:
 
 def is_mpi(group: Group) -> bool:
     """Return whether the ranks of a group are MPI's."""
-    return isinstance(group._engine, MpiEngine)
+    return isinstance(group._current.engine, MpiEngine)
 
 
 def is_installed() -> bool:
@@ -155,7 +156,7 @@ def join_mpi(timeout: float | None) -> Group:
         msg = f"[mpi] the group cannot be formed: {error}"
         raise DistributedError(msg) from error
     atexit.register(_end, world)
-    return Group(engine, spec_of(engine))
+    return Group(Membership(engine, spec_of(engine)))
 
 
 def _end(world: MpiWorld) -> None:

@@ -172,8 +172,9 @@ def trace() -> Records:
     group = world()
     if group is None or group.size() == 1:
         return records_of(b"")
-    if group._registry is None:
+    registry = group._current.registry
+    if registry is None:
         msg = "a world of MPI has no flight recorder; run it without --backend mpi to have one"
         raise NotSupported(msg)
-    memory = group._registry.memory
+    memory = registry.memory
     return records_of(b"" if memory.page is None else memory.page.trace(memory.slot)[0])

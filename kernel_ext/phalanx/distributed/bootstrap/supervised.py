@@ -32,7 +32,7 @@ from phalanx.protocol.rank import RESTART_VARIABLES
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
 from ..control import AbortKind, ControlPage, Deadline, seconds
-from ..group.epoch import group_of_one, is_over, next_epoch
+from ..group.epoch import group_of_one, next_epoch
 from ..group.group import Group
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .other_libraries import free_port, place_variables, put_master
@@ -122,18 +122,19 @@ class _Process:
         The child's copies must not touch the memory that the rank shares with its peers. Engines of
         MPI see the fork themselves.
         """
-        if self.group is not None and self.group._registry is not None:
-            self.group._registry.disarm(self.forked())
+        registry = None if self.group is None else self.group._current.registry
+        if registry is not None:
+            registry.disarm(self.forked())
 
 
 # The one exception to "module state is only constants": a process has one world, which cells,
 # libraries and the rank's own code share.
-_PROCESS = _Process()
+PROCESS = _Process()
 
 
 def is_supervised() -> bool:
     """Return whether a supervisor started this process as a rank."""
-    return _PROCESS.channel is not None or CHANNEL_VARIABLE in os.environ
+    return PROCESS.channel is not None or CHANNEL_VARIABLE in os.environ
 
 
 def supervisor_channel(*, is_rank: bool = False) -> Channel:
@@ -143,20 +144,20 @@ def supervisor_channel(*, is_rank: bool = False) -> Channel:
     rank. From then on the supervisor can read this process's Python stacks. ``is_rank``: this
     process is the rank, although another may have imported this module and forked it.
     """
-    with _PROCESS.lock:
+    with PROCESS.lock:
         if is_rank:
-            _PROCESS.pid = os.getpid()
-        _PROCESS.check_pid()
-        if _PROCESS.channel is None:
-            _PROCESS.channel = open_channel(os.environ.get(CHANNEL_VARIABLE, ""))
+            PROCESS.pid = os.getpid()
+        PROCESS.check_pid()
+        if PROCESS.channel is None:
+            PROCESS.channel = open_channel(os.environ.get(CHANNEL_VARIABLE, ""))
             del os.environ[CHANNEL_VARIABLE]
             show_stacks()
-        return _PROCESS.channel
+        return PROCESS.channel
 
 
 def world() -> Group | None:
     """Return the group that this process has joined, or None."""
-    return _PROCESS.group
+    return PROCESS.group
 
 
 class Loss(NamedTuple):
@@ -172,15 +173,15 @@ def current_loss() -> Loss | None:
 
     Waits that are not operations of the group call this.
     """
-    group, memory = _PROCESS.group, _PROCESS.memory
+    group, memory = PROCESS.group, PROCESS.memory
     if group is None or memory is None or memory.page is None:
         return None
-    spec = group._spec
+    spec = group._current.spec
     reason = memory.page.reason(spec.epoch)
     error = None if reason is None else abort_error(spec, *reason)
     if not isinstance(error, RankFailure):
         return None
-    return Loss(error, spec.epoch, _PROCESS.notified_epoch >= spec.epoch)
+    return Loss(error, spec.epoch, PROCESS.notified_epoch >= spec.epoch)
 
 
 def count_threads() -> UserThreads:
@@ -188,8 +189,8 @@ def count_threads() -> UserThreads:
 
     A script does not call this, so all of its threads count.
     """
-    _PROCESS.threads = UserThreads()
-    return _PROCESS.threads
+    PROCESS.threads = UserThreads()
+    return PROCESS.threads
 
 
 def may_others_act() -> bool:
@@ -198,13 +199,13 @@ def may_others_act() -> bool:
     The native engine calls this on the waiting main thread. An exception that a signal handler
     raises in here is the operation's exception.
     """
-    return _PROCESS.threads.may_act()
+    return PROCESS.threads.may_act()
 
 
 def current_page() -> tuple[ControlPage, int] | None:
     """Return the control page shared with the supervisor, and this rank's slot."""
-    memory = _PROCESS.memory
-    if _PROCESS.group is None or memory is None or memory.page is None:
+    memory = PROCESS.memory
+    if PROCESS.group is None or memory is None or memory.page is None:
         return None
     return memory.page, memory.slot
 
@@ -225,16 +226,15 @@ def join(
     """
     limit = seconds(timeout)
     deadline = Deadline(limit)
-    with _PROCESS.lock:
+    with PROCESS.lock:
         channel = supervisor_channel()
-        _PROCESS.addresses = addresses or _PROCESS.addresses
+        PROCESS.addresses = addresses or PROCESS.addresses
         while True:
-            group, number = _PROCESS.group, channel.next_id()
+            group, number = PROCESS.group, channel.next_id()
             if recovers:
-                epoch = 0 if group is None else group._spec.epoch
-                request: Join | Recover = Recover(
-                    number, epoch, is_over(group), phalanx.__version__
-                )
+                epoch = 0 if group is None else group._current.spec.epoch
+                is_over = group is None or group._current.is_over
+                request: Join | Recover = Recover(number, epoch, is_over, phalanx.__version__)
             else:
                 request = Join(number, os.getpid(), phalanx.__version__)
             is_new = not recovers and group is None and _is_set(RESTART_VARIABLES[0])
@@ -250,8 +250,8 @@ def join(
                 deadline = Deadline(limit)
             if (
                 group is not None
-                and group._spec.epoch == welcome.epoch
-                and (recovers or not is_over(group))
+                and group._current.spec.epoch == welcome.epoch
+                and (recovers or not group._current.is_over)
             ):
                 return group  # no rank has to recover, or another thread of this rank has joined
             try:
@@ -269,7 +269,7 @@ def _is_set(variable: str) -> bool:
 
 def _welcome(channel: Channel, request: Join | Recover, deadline: Deadline) -> Welcome:
     """Ask the supervisor for a world."""
-    names = () if _PROCESS.group is None else _PROCESS.group._spec.host_names
+    names = () if PROCESS.group is None else PROCESS.group._current.spec.host_names
     try:
         answer = ask(channel, request, timeout=deadline.remaining(), host_names=names)
     except Unanswered as late:
@@ -295,7 +295,7 @@ def _welcome(channel: Channel, request: Join | Recover, deadline: Deadline) -> W
 
 def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
     """Form the epoch that the supervisor has named."""
-    spec = spec_of_world(welcome, _PROCESS.addresses)
+    spec = spec_of_world(welcome, PROCESS.addresses)
     memory = _memory_for(spec)
     rendezvous = ChannelRendezvous(
         channel, epoch=spec.epoch, size=spec.size, host_names=spec.host_names
@@ -306,7 +306,7 @@ def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
             spec,
             rendezvous,
             memory,
-            _PROCESS.group,
+            PROCESS.group,
             deadline=deadline,
             report=_report,
             master=f"{free_port()} {address}" if spec.rank == 0 else "",
@@ -325,16 +325,16 @@ def adopt(make: Callable[[], Group]) -> Group:
 
     For worlds without a supervisor.
     """
-    with _PROCESS.lock:
-        _PROCESS.check_pid()
-        return _PROCESS.group or _adopted(make())
+    with PROCESS.lock:
+        PROCESS.check_pid()
+        return PROCESS.group or _adopted(make())
 
 
 def _adopted(group: Group) -> Group:
-    if _PROCESS.group is None:
-        os.register_at_fork(after_in_child=_PROCESS.disarm)
-        atexit.register(_PROCESS.leave)
-    _PROCESS.group = group
+    if PROCESS.group is None:
+        os.register_at_fork(after_in_child=PROCESS.disarm)
+        atexit.register(PROCESS.leave)
+    PROCESS.group = group
     return group
 
 
@@ -343,25 +343,24 @@ def alone() -> Group:
 
     If that group is over, it gets a new engine.
     """
-    with _PROCESS.lock:
-        if _PROCESS.group is None:
-            _PROCESS.group = group_of_one()
-        elif is_over(_PROCESS.group):
-            fresh = group_of_one()
-            _PROCESS.group._enter(fresh._engine, fresh._spec, None)
-        return _PROCESS.group
+    with PROCESS.lock:
+        if PROCESS.group is None:
+            PROCESS.group = group_of_one()
+        elif PROCESS.group._current.is_over:
+            PROCESS.group._enter(group_of_one()._current)
+        return PROCESS.group
 
 
 def _memory_for(spec: WorldSpec) -> MappedHostMemory:
     """Map this host's memory; map again only if the supervisor changed it."""
-    if _PROCESS.memory is None or not _PROCESS.memory.fits(spec):
+    if PROCESS.memory is None or not PROCESS.memory.fits(spec):
         fresh = MappedHostMemory(spec)
-        if _PROCESS.memory is not None:
-            if _PROCESS.group is not None:
-                _PROCESS.group.close()
-            _PROCESS.memory.close()
-        _PROCESS.memory = fresh
-    return _PROCESS.memory
+        if PROCESS.memory is not None:
+            if PROCESS.group is not None:
+                PROCESS.group.close()
+            PROCESS.memory.close()
+        PROCESS.memory = fresh
+    return PROCESS.memory
 
 
 def _give_up(spec: WorldSpec, memory: MappedHostMemory, error: BaseException) -> None:
@@ -386,14 +385,14 @@ def _give_up(spec: WorldSpec, memory: MappedHostMemory, error: BaseException) ->
 
 def _report(notice: EpochAborted | SplitFormed | SplitClosed) -> None:
     """Tell the supervisor of splits, and once of an aborted epoch."""
-    if _PROCESS.channel is None or _PROCESS.pid != os.getpid():
+    if PROCESS.channel is None or PROCESS.pid != os.getpid():
         return
     if isinstance(notice, EpochAborted):
-        if notice.epoch <= _PROCESS.notified_epoch:
+        if notice.epoch <= PROCESS.notified_epoch:
             return
-        _PROCESS.notified_epoch = notice.epoch
+        PROCESS.notified_epoch = notice.epoch
     try:
-        _PROCESS.channel.notify(notice)
+        PROCESS.channel.notify(notice)
     except ChannelClosed as error:
         # The error of the operation, if one has failed, is on its way to the user and says more.
         _log.warning("%s could not be reported: %s", type(notice).__name__, error)

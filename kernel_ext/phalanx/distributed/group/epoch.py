@@ -19,7 +19,6 @@ from ..control import Deadline
 from ..world_spec import MappedHostMemory, WorldSpec
 from .formation import (
     CONNECT_LIMIT_S,
-    Formed,
     Part,
     exchange,
     form_part,
@@ -27,7 +26,7 @@ from .formation import (
     try_part,
 )
 from .group import Group
-from .registry import ADAPTERS, GroupRegistry, Report
+from .registry import ADAPTERS, GroupRegistry, Membership, Report
 
 _log = logging.getLogger(__name__)
 
@@ -41,11 +40,6 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
 
     splits: tuple[Part, ...]
     master: str
-
-
-def is_over(group: Group | None) -> bool:
-    """Return whether there is no usable group (none, closed or failed)."""
-    return group is None or group._engine.is_closed or group._engine.failure is not None
 
 
 def next_epoch(
@@ -70,16 +64,16 @@ def next_epoch(
     determines the splits and the order of rounds. A split that cannot be formed is given up on all
     its ranks.
     """
-    old = None if group is None else group._registry
+    old = None if group is None else group._current.registry
     held: Mapping[int, Group] = {}
     if old is not None:
         old.settle_epoch(deadline)
         held = old.held()
     registry = GroupRegistry(spec, memory, report)
-    formed: dict[int, Formed] = {}
+    formed: dict[int, Membership] = {}
     try:
         mine = tuple(
-            Part(number, split._spec.channel, split._spec.members)
+            Part(number, split._current.spec.channel, split._current.spec.members)
             for number, split in sorted(held.items())
         )
         arrivals = exchange(meeting, Arrival(mine, master), Arrival, deadline.remaining())
@@ -91,8 +85,8 @@ def next_epoch(
         problems = _form_splits(standing, formed, meeting, spec, registry, deadline)
         problems = gather_problems(meeting, spec, problems, deadline.remaining())
     except BaseException as error:
-        for engine, _ in formed.values():
-            engine.close()
+        for its in formed.values():
+            its.engine.close()
         if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
             raise CollectiveTimeout(str(error)) from error
         raise
@@ -100,17 +94,17 @@ def next_epoch(
     for number, why in problems.items():
         lost[number] = f"this split could not be formed again: {why}"
         if number in formed:
-            formed.pop(number)[0].close()
-    engine, spec = formed.pop(0)
+            formed.pop(number).engine.close()
+    world = formed.pop(0)
     if group is None:
-        group = Group(engine, spec, registry)
+        group = Group(world)
     else:
-        group._enter(engine, spec, registry)
-    for number, (engine, spec) in formed.items():
+        group._enter(world)
+    for number, its in formed.items():
         if number in held:
-            held[number]._enter(engine, spec, registry)
+            held[number]._enter(its)
         else:
-            group._adapters_group = Group(engine, spec, registry, (0, -1))
+            group._adapters_group = Group(its, (0, -1))
     if old is not None:
         old.end(lost)
     return group, arrivals[0].master
@@ -156,7 +150,7 @@ def judge(table: Mapping[int, Sequence[Part]]) -> tuple[list[Part], dict[int, st
 
 def _form_splits(
     standing: Sequence[Part],
-    formed: dict[int, Formed],
+    formed: dict[int, Membership],
     meeting: Rendezvous,
     spec: WorldSpec,
     registry: GroupRegistry,
@@ -169,7 +163,7 @@ def _form_splits(
     """
     # From here on use the ranks of the new world, which may have fewer ranks.
     here = {member: rank for rank, member in enumerate(spec.members)}
-    world, _ = formed[0]
+    world = formed[0].engine
     problems: dict[int, str] = {}
     for channel in sorted({part.channel for part in standing}):
         parts = [
@@ -189,4 +183,4 @@ def _form_splits(
 def group_of_one() -> Group:
     """Make a group with one rank, for a process in no world."""
     spec = WorldSpec(0, (0,), 1, workspace="", key=b"", hosts=(0,), slots=(0,), host_names=("",))
-    return Group(_native.Group(rank=0, size=1, epoch=spec.epoch, hosts=(0,)), spec)
+    return Group(Membership(_native.Group(rank=0, size=1, epoch=spec.epoch, hosts=(0,)), spec))

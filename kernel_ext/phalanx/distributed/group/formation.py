@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -23,13 +23,13 @@ from ..connect.connector import Links, connect_links
 from ..connect.handshake import Identity, LinkPurpose
 from ..connect.rendezvous import GroupRendezvous, Rendezvous
 from ..world_spec import WorldSpec, check_color
-from .registry import FIRST_NUMBER, GroupRegistry
+from .registry import FIRST_NUMBER, GroupRegistry, Membership
+from .work import Engine
 
 CONNECT_LIMIT_S = 30.0  # as for joining a world
 # If two threads of a rank split two groups, one thread must retry. Ranks may choose different
 # threads, so each thread waits for a random time to let the other go first.
 _RETRY_S = 0.002
-Formed = tuple[_native.Group, WorldSpec]
 _T = TypeVar("_T")
 
 
@@ -50,9 +50,9 @@ def form_part(
     spec: WorldSpec,
     parts: Collection[Part],
     registry: GroupRegistry,
-    parent: _native.Group | None,
+    parent: Engine | None,
     timeout: float | None,
-) -> dict[int, Formed]:
+) -> dict[int, Membership]:
     """Connect the ranks of each part; return this rank's part.
 
     Every rank of the group that ``spec`` describes must call this with the same parts, which share
@@ -89,7 +89,7 @@ def form_part(
             links = {
                 part._replace(peer=own.ranks.index(part.peer)): sock for part, sock in made.items()
             }
-    return {} if new is None else {new.number: (registry.make(new, links), new)}
+    return {} if new is None else {new.number: registry.make(new, links)}
 
 
 def try_part(
@@ -97,9 +97,9 @@ def try_part(
     spec: WorldSpec,
     parts: Collection[Part],
     registry: GroupRegistry,
-    parent: _native.Group,
+    parent: Engine,
     timeout: float | None,
-) -> tuple[dict[int, Formed], dict[int, str]]:
+) -> tuple[dict[int, Membership], dict[int, str]]:
     """Do as `form_part`; return this rank's part or its problem, by number.
 
     Raises if the parent has failed. All ranks must call `gather_problems` next, so that none waits
@@ -209,13 +209,8 @@ def _agree(
 
 
 def split_group(
-    engine: _native.Group,
-    spec: WorldSpec,
-    registry: GroupRegistry,
-    color: int | None,
-    key: int,
-    number: int = 0,
-) -> Formed | None:
+    parent: Membership, registry: GroupRegistry, color: int | None, key: int, number: int = 0
+) -> Membership | None:
     """Form this rank's part of a group; every rank must call this.
 
     ``number`` is the number of the new group; 0: a random one. Returns None for a rank that gave no
@@ -223,9 +218,10 @@ def split_group(
     `DistributedError` and the parent stays usable. Any other error is a failure of the parent.
     """
     new_color, new_key = check_color(color, key)
+    engine, spec = cast("_native.Group", parent.engine), parent.spec
     meeting = GroupRendezvous(engine)
     part: Part | None = None
-    made: dict[int, Formed] = {}
+    made: dict[int, Membership] = {}
     try:
         number = number or secrets.randbits(62) + FIRST_NUMBER
         parts = _agree(meeting, registry, new_color, new_key, number)
@@ -240,9 +236,9 @@ def split_group(
             if isinstance(error, KeyboardInterrupt):
                 kind, what = _native.ABORT_INTERRUPTED, "was interrupted in split"
             engine.abort(kind, spec.me, f"rank {spec.me} {what}")
-        for new_engine, new_spec in made.values():
-            new_engine.close()
-            registry.leave(new_spec, new_engine)
+        for formed in made.values():
+            formed.engine.close()
+            registry.leave(formed)
         if part is not None and not made:
             registry.settle_back(part.channel)
         raise

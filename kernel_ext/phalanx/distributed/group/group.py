@@ -1,7 +1,7 @@
 """The public group, `Group`.
 
 A `Group` stays the same object when the world is formed again: each new epoch gives it a new
-engine.
+`Membership`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, cast, final
 
-from phalanx import _native
+from phalanx._native import fast_path
 from phalanx.errors import DistributedError
 
 from ..control import call_seconds, seconds
 from ..mpi.engine import MpiEngine, split_mpi
-from ..world_spec import WorldSpec
 from .formation import split_group
-from .registry import ADAPTERS, GroupRegistry, RetiredEngine
+from .registry import ADAPTERS, Membership
 from .work import Engine
 
 _HALVES = ("float16", "bfloat16")
@@ -85,44 +84,33 @@ class Group:
     __slots__ = (
         "__weakref__",
         "_adapters_group",
-        "_engine",
-        "_leave",
+        "_current",
         "_listener",
         "_origin",
-        "_registry",
-        "_spec",
         "_timeout",
     )
 
-    def __init__(
-        self,
-        engine: Engine,
-        spec: WorldSpec,
-        registry: GroupRegistry | None = None,
-        origin: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, formed: Membership, origin: tuple[int, int] | None = None) -> None:
         self._timeout: float | None = None
         self._origin = origin  # split only: color and key
         self._listener: Callable[[Engine], None] | None = None
         self._adapters_group: Group | None = None  # the world only
-        self._use(engine, spec, registry)
+        # An operation reads this once, and stays in the epoch in which it began.
+        self._current = self._join(formed)
 
-    def _use(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> None:
-        engine.timeout = self._timeout
-        self._engine = engine
-        self._spec = spec
-        self._registry = registry
-        # Split only: gives the channel back; runs once, at the latest in a garbage collection.
-        self._leave = None if registry is None else registry.add(self)
+    def _join(self, formed: Membership) -> Membership:
+        formed.engine.timeout = self._timeout
+        return formed if formed.registry is None else formed.registry.add(self, formed)
 
-    def _enter(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> None:
-        """Replace the engine by that of a new epoch."""
-        if self._leave is not None:
-            self._leave.detach()
-        self._engine.close()
-        self._use(engine, spec, registry)
+    def _enter(self, formed: Membership) -> None:
+        """Leave the epoch for a new one."""
+        old = self._current
+        old.engine.close()
+        self._current = self._join(formed)
+        if old.leave is not None and old.leave.detach() is None:
+            self.close()  # as another thread has closed the split meanwhile
         if self._listener is not None:
-            self._listener(engine)
+            self._listener(formed.engine)
 
     def _listen(self, listener: Callable[[Engine], None]) -> None:
         """Call ``listener`` with the engine of each new epoch."""
@@ -139,24 +127,6 @@ class Group:
         assert self._adapters_group is not None
         return self._adapters_group
 
-    def _retire(self, stand_in: RetiredEngine) -> None:
-        """Give up an open split that the new epoch does not have.
-
-        Does nothing for the world's group and for a closed split.
-        """
-        if self._leave is None or self._engine.is_closed:
-            return
-        engine, self._engine = self._engine, stand_in  # type: ignore[assignment]
-        engine.close()
-        self._leave()
-
-    def _tell_failure(self) -> None:
-        """Report a failure of the epoch to the supervisor and the peers."""
-        # In this order: a late thread must not report an old engine's failure in the next epoch.
-        registry, failure = self._registry, self._engine.failure
-        if failure is not None and registry is not None:
-            registry.spread(failure, self)
-
     def rank(self) -> int:
         """Return the rank of this process in the group.
 
@@ -171,7 +141,7 @@ class Group:
         >>> px.init().rank()
         0
         """
-        return self._spec.rank
+        return self._current.spec.rank
 
     def size(self) -> int:
         """Return the number of ranks in the group.
@@ -187,7 +157,7 @@ class Group:
         >>> px.init().size()
         1
         """
-        return self._spec.size
+        return self._current.spec.size
 
     @property
     def timeout(self) -> float | None:
@@ -214,8 +184,8 @@ class Group:
     @timeout.setter
     def timeout(self, timeout: float | None) -> None:
         limit = seconds(timeout)
-        self._engine.timeout = limit
         self._timeout = limit
+        self._current.engine.timeout = limit
 
     def split(self, color: int | None, key: int = -1) -> Group | None:
         """Split the group into groups of ranks with the same ``color``.
@@ -271,23 +241,23 @@ class Group:
 
     def _split(self, color: int | None, key: int, number: int = 0) -> Group | None:
         """Split the group; ``number`` is as for `split_group`."""
-        if self.size() == 1:
+        current = self._current
+        if current.spec.size == 1:
             msg = "Cannot split the distributed group further."
             raise DistributedError(msg)
-        engine, registry = self._engine, self._registry
-        made: tuple[Engine, WorldSpec] | None
-        if registry is None:
-            made = split_mpi(cast("MpiEngine", engine), color, key)
+        formed: Membership | None
+        if current.registry is None:
+            made = split_mpi(cast("MpiEngine", current.engine), color, key)
+            formed = None if made is None else Membership(*made)
         else:
             try:
-                native = cast("_native.Group", engine)
-                made = split_group(native, self._spec, registry, color, key, number)
+                formed = split_group(current, current.registry, color, key, number)
             except BaseException:
-                self._tell_failure()
+                current.tell_failure()
                 raise
-        if made is None:
+        if formed is None:
             return None
-        group = Group(made[0], made[1], registry, (int(color or 0), key))
+        group = Group(formed, (int(color or 0), key))
         group.timeout = self._timeout
         return group
 
@@ -319,12 +289,13 @@ class Group:
         >>> import phalanx as px
         >>> px.init().barrier(timeout=5.0)
         """
-        engine, limit = self._engine, call_seconds(timeout)
+        current, limit = self._current, call_seconds(timeout)
+        engine = current.engine
         try:
-            if _native.fast_path("barrier", engine, None, None, 0, limit, "") is NotImplemented:
+            if fast_path("barrier", engine, None, None, 0, limit, "") is NotImplemented:
                 engine.run("barrier", timeout=limit)
         except BaseException:
-            self._tell_failure()
+            current.tell_failure()
             raise
 
     def close(self) -> None:
@@ -340,10 +311,13 @@ class Group:
         >>> group
         <phalanx.Group rank 0 of 1, closed>
         """
-        self._engine.close()
-        if self._leave is not None and self._registry is not None:
-            self._leave()
-            self._registry.reap()
+        current = self._current
+        current.engine.close()
+        if current.leave is not None and current.registry is not None:
+            current.leave()
+            current.registry.reap()
+        if self._current is not current:
+            self.close()  # a new epoch has begun meanwhile
 
     def describe(self, sizes: Iterable[int] = ()) -> dict[str, Any]:
         """Describe the group's ranks and how operations are carried out.
@@ -376,7 +350,8 @@ class Group:
         >>> px.init().describe()["transports"]
         ['self']
         """
-        spec, hosts = self._spec, self._spec.native_hosts
+        current = self._current
+        spec, hosts = current.spec, current.spec.native_hosts
         far = "mpi" if spec.transport == "mpi" else "tcp"
         transports = ["arena" if host == hosts[spec.rank] else far for host in hosts]
         transports[spec.rank] = "self"
@@ -387,7 +362,7 @@ class Group:
             "hosts": list(spec.rank_host_names()),
             "transports": transports,
             "members": list(spec.members),
-            "engine": self._engine.describe(_sizes_in_bytes(sizes)),
+            "engine": current.engine.describe(_sizes_in_bytes(sizes)),
         }
         if self._origin is not None:
             described |= dict(zip(("color", "key"), self._origin, strict=True))
@@ -408,7 +383,8 @@ class Group:
 
     def __repr__(self) -> str:
         """Show rank, size and state of the group in one line."""
-        state = ", closed" if self._engine.is_closed else ""
-        if not state and self._engine.failure is not None:
-            state = f", failed: {self._engine.failure[2]}"
-        return f"<phalanx.Group rank {self.rank()} of {self.size()}{state}>"
+        current = self._current
+        state = ", closed" if current.engine.is_closed else ""
+        if not state and (failure := current.engine.failure) is not None:
+            state = f", failed: {failure[2]}"
+        return f"<phalanx.Group rank {current.spec.rank} of {current.spec.size}{state}>"

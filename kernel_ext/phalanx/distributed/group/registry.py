@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from phalanx import _native
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .group import Group
 
     Leave: TypeAlias = weakref.finalize[..., Any]
-
 
 Report = Callable[[EpochAborted | SplitFormed | SplitClosed], None]
 # Numbers of splits: of the adapters' split (see `Group._take_adapters_group`), and of others.
@@ -67,6 +66,35 @@ class RetiredEngine:
             raise DistributedError(self._why)
 
         return refuse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Membership:
+    """Engine, ranks and registry of a group in one epoch.
+
+    A world without a supervisor has no ``registry``. ``leave`` gives the channel of a split back;
+    it runs once, at the latest when the group is garbage. A group that is formed has none yet.
+    """
+
+    engine: Engine
+    spec: WorldSpec
+    registry: GroupRegistry | None = None
+    leave: Leave | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the group was closed or has failed."""
+        return self.engine.is_closed or self.engine.failure is not None
+
+    def tell_failure(self) -> None:
+        """Report a failure of the epoch to the supervisor and the peers."""
+        failure = self.engine.failure
+        if failure is not None and self.registry is not None:
+            self.registry.spread(failure, self)
+
+    def refused(self, why: str) -> Membership:
+        """Return this membership with an engine that refuses all operations."""
+        return replace(self, engine=cast("_native.Group", RetiredEngine(why)))
 
 
 def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _native.Group:
@@ -110,8 +138,7 @@ def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _nati
 class _Left:
     """Split that this rank has left; peers may still read its channel."""
 
-    channel: int
-    number: int
+    spec: WorldSpec
     engine: _native.Group
     was_notified: bool = False
 
@@ -139,7 +166,7 @@ class GroupRegistry:
         self._is_offering = False
         self._is_over = False
         self._left: deque[_Left] = deque()
-        self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
+        self._groups: weakref.WeakKeyDictionary[Group, Membership] = weakref.WeakKeyDictionary()
 
     def offer(self) -> frozenset[int] | None:
         """Return the free channels, or None while another thread offers them.
@@ -164,7 +191,7 @@ class GroupRegistry:
         with self._lock:
             self._free.add(channel)
 
-    def check(self, engine: _native.Group | None = None) -> None:
+    def check(self, engine: Engine | None = None) -> None:
         """Raise the failure of the epoch, if any.
 
         The page has it, or without a page ``engine``.
@@ -177,15 +204,15 @@ class GroupRegistry:
         if failure is not None:
             raise abort_error(self.world, *failure)
 
-    def make(self, spec: WorldSpec, links: Links) -> _native.Group:
-        """Make a native group; it takes over the links.
+    def make(self, spec: WorldSpec, links: Links) -> Membership:
+        """Make a native group, not yet registered; it takes over the links.
 
         This resets the group's part of this rank's memory. It fails after the end of the epoch: a
         late thread would overwrite the memory of a group of the next epoch.
         """
         with self._lock:
             if not self._is_over:
-                return make_group(spec, self.memory, links)
+                return Membership(make_group(spec, self.memory, links), spec, self)
         close_all(links.values())
         msg = f"epoch {self.world.epoch} is over"
         raise DistributedError(msg)
@@ -203,7 +230,7 @@ class GroupRegistry:
         with self._lock:
             self._is_over = True
             self._reap()
-            engines: list[Engine] = [group._engine for group in self._groups]
+            engines = [its.engine for its in self._groups.values()]
             # By index: a garbage collection may append one more meanwhile.
             engines += [self._left[i].engine for i in range(len(self._left))]
         for engine in engines:
@@ -221,37 +248,36 @@ class GroupRegistry:
     def held(self) -> dict[int, Group]:
         """Return the splits that this rank still holds, by number."""
         with self._lock:
-            groups = list(self._groups)
+            groups = list(self._groups.items())
         return {
-            group._spec.number: group
-            for group in groups
-            if group._leave is not None and group._leave.alive and not group._engine.is_closed
+            its.spec.number: group
+            for group, its in groups
+            if its.spec.number and not its.engine.is_closed
         }
 
-    def add(self, group: Group) -> Leave | None:
-        """Register a group; call the result when a split is closed.
-
-        A garbage collection of the split calls it too.
-        """
-        spec, engine = group._spec, cast("_native.Group", group._engine)
+    def add(self, group: Group, formed: Membership) -> Membership:
+        """Register a group in this epoch."""
+        spec, current = formed.spec, formed
+        if spec.number:
+            leave = weakref.finalize(group, self.leave, formed)
+            leave.atexit = False  # at exit the supervisor reports the end of the rank
+            current = replace(formed, leave=leave)
         with self._lock:
-            self._groups.add(group)
+            self._groups[group] = current
             self._free.discard(spec.channel)
-        if not spec.number:
-            return None
-        leave = weakref.finalize(group, self.leave, spec, engine)
-        leave.atexit = False  # at exit the supervisor reports the end of the rank
-        self._tell(SplitFormed(spec.epoch, spec.channel, spec.number, spec.members))
-        return leave
+        if spec.number:
+            self._tell(SplitFormed(spec.epoch, spec.channel, spec.number, spec.members))
+        return current
 
-    def leave(self, spec: WorldSpec, engine: _native.Group) -> None:
+    def leave(self, split: Membership) -> None:
         """Record that this rank does not use a split any more.
 
         If submitted operations still run, the split is closed after they end.
         """
-        if engine.is_idle:
-            engine.close()
-        self._left.append(_Left(spec.channel, spec.number, engine))
+        left = _Left(split.spec, cast("_native.Group", split.engine))
+        if left.engine.is_idle:
+            left.engine.close()
+        self._left.append(left)
 
     def reap(self) -> None:
         """Finish the work that `leave` has recorded."""
@@ -266,9 +292,9 @@ class GroupRegistry:
                 left.engine.close()
             if left.engine.is_closed and not left.was_notified:
                 left.was_notified = True
-                self._tell(SplitClosed(self.world.epoch, left.number))
+                self._tell(SplitClosed(self.world.epoch, left.spec.number))
             if left.engine.all_members_left():
-                self._free.add(left.channel)
+                self._free.add(left.spec.channel)
             else:
                 waiting.append(left)
         self._left.extend(waiting)
@@ -277,20 +303,20 @@ class GroupRegistry:
         if self._report is not None:
             self._report(notice)
 
-    def spread(self, failure: tuple[int, int, str], failed: Group) -> None:
+    def spread(self, failure: tuple[int, int, str], failed: Membership) -> None:
         """Report a failure, and abort all other groups with its reason.
 
-        Their members need not be members of ``failed``.
+        Their ranks need not be ranks of ``failed``.
         """
         self._tell(EpochAborted(self.world.epoch, *failure))
         with self._lock:
             others = [
-                cast("_native.Group", group._engine)
-                for group in self._groups
-                if group is not failed
+                cast("_native.Group", its.engine)
+                for its in self._groups.values()
+                if its is not failed
             ]
-        for engine in others:  # some may have their engine of the next epoch already
-            if not engine.is_closed and engine.epoch == self.world.epoch:
+        for engine in others:
+            if not engine.is_closed:
                 engine.abort(*failure)
 
     def end(self, lost: Mapping[int, str]) -> None:
@@ -299,14 +325,16 @@ class GroupRegistry:
         ``lost`` has the reasons, by number of the split.
         """
         with self._lock:
-            groups = list(self._groups)
+            groups = list(self._groups.items())
             self._groups.clear()
             self._report = None
         ended = f"this group is a split of epoch {self.world.epoch}, which has ended"
-        for group in groups:
-            if group._registry is self:
-                why = lost.get(group._spec.number, ended)
-                group._retire(RetiredEngine(f"{why}; make the split anew"))
+        for group, its in groups:
+            if group._current is its and its.leave is not None and not its.engine.is_closed:
+                why = lost.get(its.spec.number, ended)
+                group._current = its.refused(f"{why}; make the split anew")
+                its.engine.close()
+                its.leave()
         self.reap()
 
     def disarm(self, why: str) -> None:
@@ -316,6 +344,6 @@ class GroupRegistry:
         are kept: their end would tell the peers that the rank has left. This takes no lock: a thread
         that held the lock exists only in the parent, and the child has a single thread.
         """
-        for group in list(self._groups):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._engine))
-            group._engine = RetiredEngine(why)  # type: ignore[assignment]
+        for group, its in list(self._groups.items()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(its.engine))
+            self._groups[group] = group._current = its.refused(why)

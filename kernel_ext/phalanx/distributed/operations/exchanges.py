@@ -191,7 +191,7 @@ def broadcast(
     array([0, 1, 2])
     """
     group = group_or_world(group)
-    root = root_of(root, group)
+    root = root_of(root, group.size())
     return collective("broadcast", x, group, out, timeout, async_op, stream, root)
 
 

@@ -18,7 +18,7 @@ from phalanx.errors import DistributedError
 
 from ..control import Deadline, call_seconds
 from ..group.group import Group
-from .run_collective import collective, group_or_world, root_of
+from .run_collective import group_or_world, root_of, run_checked, try_fast_path
 from .sealed import NONCE_NBYTES, SEAL_NBYTES, Seals, refuse, sealing_key
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def broadcast_object(
     ['a', 1]
     """
     exchange = _Exchange("broadcast_object", group, timeout)
-    root = root_of(root, exchange.group)
-    is_root = exchange.group.rank() == root
+    root = root_of(root, exchange.size)
+    is_root = exchange.rank == root
     part = exchange.broadcast(_pickled(obj) if is_root else _NOTHING, root)
     return obj if is_root else exchange.load(root, part)
 
@@ -179,22 +179,24 @@ class _Exchange:
     """One object collective: exchanges sizes, then pickles, and checks the seals."""
 
     def __init__(self, op: str, group: Group | None, timeout: float | None) -> None:
-        self.group = group = group_or_world(group)
+        # One epoch for all messages, also if the group is formed anew meanwhile.
+        self._current = group_or_world(group)._current
+        self._spec = self._current.spec
         self._op = op
-        self._rank, self._size = group.rank(), group.size()
+        self.rank, self.size = self._spec.rank, self._spec.size
         self._deadline = Deadline(call_seconds(timeout))
         # Before any communication: if one rank has no key, none has, so no rank is left waiting.
-        self._key = sealing_key(group, op, range(self._size))
+        self._key = sealing_key(self._spec, op, range(self.size))
         self._seals: Seals | None = None
 
     def all_gather(self, given: _Pickled) -> list[Bytes]:
         """Exchange pickles with all ranks and return them, checked."""
         sizes = self._meet(given)
         widths = [self._width(nbytes) for nbytes in sizes]
-        if max(widths) * self._size > max(_AT_ONCE_NBYTES, 2 * sum(widths)):
-            return [self._from(rank, given.data, sizes[rank]) for rank in range(self._size)]
+        if max(widths) * self.size > max(_AT_ONCE_NBYTES, 2 * sum(widths)):
+            return [self._from(rank, given.data, sizes[rank]) for rank in range(self.size)]
         rows = self._collective("all_gather", self._sealed(given.data, max(widths)))
-        rows = rows.reshape(self._size, -1)
+        rows = rows.reshape(self.size, -1)
         return [self._checked(rank, rows[rank, :width]) for rank, width in enumerate(widths)]
 
     def broadcast(self, given: _Pickled, root: int) -> Bytes:
@@ -218,10 +220,10 @@ class _Exchange:
         mine[0] = len(given.data) if given.error is None else -1 - len(given.data)
         mine[1:] = np.frombuffer(os.urandom(NONCE_NBYTES), np.int64)
         # No user array has this shape, so ranks that make different calls raise CollectiveMismatch.
-        rows = self._collective("all_gather", mine.reshape(1, 1, 1, -1)).reshape(self._size, -1)
-        rows[self._rank] = mine  # keep our own nonce, whatever the peers sent back
+        rows = self._collective("all_gather", mine.reshape(1, 1, 1, -1)).reshape(self.size, -1)
+        rows[self.rank] = mine  # keep our own nonce, whatever the peers sent back
         if self._key is not None:
-            self._seals = Seals(self._key, self.group._spec, rows.tobytes())
+            self._seals = Seals(self._key, self._spec, rows.tobytes())
         sizes: list[int] = rows[:, 0].tolist()
         failed = next((rank for rank, nbytes in enumerate(sizes) if nbytes < 0), None)
         if failed is None:
@@ -235,19 +237,22 @@ class _Exchange:
     def _from(self, root: int, data: bytes, nbytes: int) -> Bytes:
         """Broadcast the bytes of ``root``; ``data`` is used only on that rank."""
         width = self._width(nbytes)
-        mine = self._sealed(data, width) if self._rank == root else np.empty(width, np.uint8)
+        mine = self._sealed(data, width) if self.rank == root else np.empty(width, np.uint8)
         return self._checked(root, self._collective("broadcast", mine, mine, root))
 
     def _collective(self, op: str, x: Any, out: Any = None, root: int = 0) -> Any:
         limit = self._deadline.remaining()
-        return collective(op, x, self.group, out, limit, False, None, root)
+        result = try_fast_path(op, self._current, x, out, root, limit)
+        if result is NotImplemented:
+            return run_checked(op, self._current, out, limit, False, root, x)
+        return result
 
     def _width(self, nbytes: int) -> int:
         return nbytes + (0 if self._key is None else SEAL_NBYTES)
 
     def _sealed(self, data: bytes, width: int) -> Bytes:
         """Copy bytes and their seal into a buffer of ``width`` bytes."""
-        seal = b"" if self._seals is None else self._seals.make(self._rank, 0, data)
+        seal = b"" if self._seals is None else self._seals.make(self.rank, 0, data)
         room = np.zeros(width, np.uint8)
         room[: len(data)] = np.frombuffer(data, np.uint8)
         room[len(data) : len(data) + len(seal)] = np.frombuffer(seal, np.uint8)
@@ -257,9 +262,9 @@ class _Exchange:
         if self._seals is None:
             return part
         data, seal = part[:-SEAL_NBYTES], part[-SEAL_NBYTES:]
-        if rank != self._rank and not self._seals.is_right(rank, 0, data, seal):
-            refuse(self.group, self._op, rank)
+        if rank != self.rank and not self._seals.is_right(rank, 0, data, seal):
+            refuse(self._current, self._op, rank)
         return data
 
     def _name(self, rank: int) -> str:
-        return f"rank {self.group._spec.members[rank]}"
+        return f"rank {self._spec.members[rank]}"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from phalanx._native import fast_path
-
 from ..arrays.arguments import as_source, check_stream, like_dtype, target_of
 from ..arrays.frameworks import ResultMemory, is_mlx, is_mlx_dtype, on_stream, with_gradient
 from ..control import call_seconds
 from ..group.group import Group
-from .run_collective import group_or_world, rank_number
+from ..group.registry import Membership
+from ..world_spec import WorldSpec
+from .run_collective import group_or_world, rank_number, try_fast_path
 
 _T = TypeVar("_T")
 
@@ -80,28 +80,28 @@ def send(
     ...
     ValueError: Cannot send to a singleton group
     """
-    group = group_or_world(group)
+    current = group_or_world(group)._current
     if stream is None:
-        sent = _at_once("send", group, x, None, dst, timeout)
-        if sent is not None:
-            return sent
-    dst = _other(group, dst, "Cannot send to a singleton group", "destination")
+        sent = try_fast_path("send", current, x, None, dst, timeout)
+        if sent is not NotImplemented:
+            return cast("_T", sent)
+    dst = _other(current.spec, dst, "Cannot send to a singleton group", "destination")
     check_stream("send", x, stream)
     limit = call_seconds(timeout)
 
     def move(y: _T) -> _T:
         source = as_source("send", y)
         try:
-            group._engine.run("send", source.array, None, dst, limit, source.dtype)
+            current.engine.run("send", source.array, None, dst, limit, source.dtype)
         except BaseException:
-            group._tell_failure()
+            current.tell_failure()
             raise
         return y
 
     with on_stream(stream):
         if not is_mlx(x):
             return move(x)
-        return cast("_T", with_gradient("send", x, move, lambda _op, y: y, group.rank()))
+        return cast("_T", with_gradient("send", x, move, lambda _op, y: y, current.spec.rank))
 
 
 def recv(
@@ -152,8 +152,8 @@ def recv(
     ...
     ValueError: Cannot recv from a singleton group
     """
-    group = group_or_world(group)
-    src = _other(group, src, "Cannot recv from a singleton group", "source")
+    current = group_or_world(group)._current
+    src = _other(current.spec, src, "Cannot recv from a singleton group", "source")
     lengths = _lengths(shape)
     if any(length < 0 for length in lengths):
         msg = f"recv: shape {lengths} has a negative length"
@@ -161,7 +161,7 @@ def recv(
     if not is_mlx_dtype(dtype):
         check_stream("recv", dtype, stream)
     like, name = like_dtype("recv", dtype)
-    return _recv(group, src, partial(like, lengths), name, timeout, stream)
+    return _recv(current, src, partial(like, lengths), name, timeout, stream)
 
 
 def recv_like(
@@ -215,12 +215,12 @@ def recv_like(
     ...
     ValueError: Cannot recv from a singleton group
     """
-    group = group_or_world(group)
+    current = group_or_world(group)._current
     if stream is None:
-        result = _at_once("recv", group, x, out, src, timeout)
-        if result is not None:
-            return result
-    src = _other(group, src, "Cannot recv from a singleton group", "source")
+        result = try_fast_path("recv", current, x, out, src, timeout)
+        if result is not NotImplemented:
+            return cast("_T", result)
+    src = _other(current.spec, src, "Cannot recv from a singleton group", "source")
     check_stream("recv_like", x, stream)
     source = as_source("recv_like", x)
     shape = source.array.shape
@@ -228,17 +228,7 @@ def recv_like(
         room = partial(source.like, shape)
     else:
         room = partial(target_of, "recv_like", out, shape, source)
-    return cast("_T", _recv(group, src, room, source.dtype, timeout, stream))
-
-
-def _at_once(op: str, group: Group, x: _T, out: Any, peer: int, timeout: float | None) -> _T | None:
-    """Try the fast path; return None for arguments it does not support."""
-    try:
-        result = fast_path(op, group._engine, x, out, peer, timeout, "")
-    except BaseException:
-        group._tell_failure()
-        raise
-    return None if result is NotImplemented else cast("_T", result)
+    return cast("_T", _recv(current, src, room, source.dtype, timeout, stream))
 
 
 def _lengths(shape: Sequence[int]) -> tuple[int, ...]:
@@ -249,21 +239,21 @@ def _lengths(shape: Sequence[int]) -> tuple[int, ...]:
         raise TypeError(msg) from None
 
 
-def _other(group: Group, peer: int, alone: str, role: str) -> int:
-    peer, size = rank_number(role, peer), group.size()
+def _other(spec: WorldSpec, peer: int, alone: str, role: str) -> int:
+    peer, size = rank_number(role, peer), spec.size
     if size == 1:
         raise ValueError(alone)
     if not 0 <= peer < size:
         msg = f"Invalid {role}={peer} for a group of size {size}"
         raise ValueError(msg)
-    if peer == group.rank():
+    if peer == spec.rank:
         msg = f"Invalid {role}={peer}: that is this rank itself, which needs no message"
         raise ValueError(msg)
     return peer
 
 
 def _recv(
-    group: Group,
+    current: Membership,
     src: int,
     room: Callable[[], ResultMemory],
     dtype: str,
@@ -274,8 +264,8 @@ def _recv(
     with on_stream(stream):
         target = room()
         try:
-            group._engine.run("recv", None, target.array, src, limit, dtype)
+            current.engine.run("recv", None, target.array, src, limit, dtype)
         except BaseException:
-            group._tell_failure()
+            current.tell_failure()
             raise
         return target.give()

@@ -17,10 +17,11 @@ from phalanx._native import fast_path
 from ..arrays.arguments import as_source, check_stream, invalidate_output, target_of
 from ..arrays.frameworks import ResultMemory, is_mlx, on_stream, with_gradient
 from ..bootstrap.init import init
-from ..bootstrap.supervised import world
+from ..bootstrap.supervised import PROCESS, world
 from ..control import call_seconds
 from ..group.group import Group
-from ..group.work import Engine, Work
+from ..group.registry import Membership
+from ..group.work import Work
 
 _SAME_SHAPE = frozenset(("all_sum", "all_max", "all_min", "broadcast"))
 _SUMS = frozenset(("all_sum", "sum_scatter"))
@@ -57,15 +58,15 @@ def rank_number(role: str, rank: object) -> int:
         raise TypeError(msg) from None
 
 
-def root_of(root: object, group: Group) -> int:
+def root_of(root: object, size: int) -> int:
     """Check and convert the root rank of a broadcast.
 
     Raises `ValueError`, `TypeError`: ``root`` is not a rank of the group; ``root`` is not an
     integer.
     """
     number = rank_number("root", root)
-    if not 0 <= number < group.size():
-        msg = f"Invalid root={number} for a group of size {group.size()}"
+    if not 0 <= number < size:
+        msg = f"Invalid root={number} for a group of size {size}"
         raise ValueError(msg)
     return number
 
@@ -87,19 +88,30 @@ def collective(
     ``NotImplemented`` for arguments that the fast path does not support; those take the slow path.
     """
     if group is None:
-        group = world() or init()
+        group = PROCESS.group or init()
     else:
         group_or_world(group)
     if stream is None and not async_op:
-        engine = group._engine
+        current = group._current
         try:
-            result = fast_path(op, engine, x, out, root, timeout, "")
+            result = fast_path(op, current.engine, x, out, root, timeout, "")
         except BaseException:
-            group._tell_failure()  # the engine has invalidated `out` if the operation had begun
+            current.tell_failure()  # the engine has invalidated `out` if the operation had begun
             raise
         if result is not NotImplemented:
             return result
     return _slow_path(op, x, group, out, timeout, async_op, stream, root)
+
+
+def try_fast_path(
+    op: str, current: Membership, x: Any, out: Any, rank: int, timeout: float | None
+) -> Any:
+    """Run an operation on the engine's fast path; report a failure."""
+    try:
+        return fast_path(op, current.engine, x, out, rank, timeout, "")
+    except BaseException:
+        current.tell_failure()
+        raise
 
 
 def _slow_path(
@@ -114,25 +126,27 @@ def _slow_path(
 ) -> Any:
     if stream is not None:
         check_stream(op, x, stream)
+    current = group._current
     if (out is not None and out is not IN_PLACE) or not is_mlx(x):
-        return _checked(op, group, out, timeout, async_op, root, x)
+        return run_checked(op, current, out, timeout, async_op, root, x)
 
     def move(op: str, y: Any) -> Any:
         return collective(op, y, group, None, timeout, False, stream, root)
 
     with on_stream(stream):
         if not async_op:
-            call = partial(_checked, op, group, None, timeout, False, root)
-            return with_gradient(op, x, call, move, group.rank())
-        work = _checked(op, group, out, timeout, True, root, x)
-    return work._then(lambda result: with_gradient(op, x, lambda _: result, move, group.rank()))
+            call = partial(run_checked, op, current, None, timeout, False, root)
+            return with_gradient(op, x, call, move, current.spec.rank)
+        work = run_checked(op, current, out, timeout, True, root, x)
+    me = current.spec.rank
+    return work._then(lambda result: with_gradient(op, x, lambda _: result, move, me))
 
 
-def _checked(
-    op: str, group: Group, out: Any, timeout: float | None, async_op: bool, root: int, x: Any
+def run_checked(
+    op: str, current: Membership, out: Any, timeout: float | None, async_op: bool, root: int, x: Any
 ) -> Any:
     """Check the arguments, then run or start the collective."""
-    size = group.size()
+    size, engine = current.spec.size, current.engine
     source = as_source(op, x, addends=size if op in _SUMS else 1)
     limit = None if timeout is None else call_seconds(timeout)
     array, dtype = source.array, source.dtype
@@ -144,8 +158,7 @@ def _checked(
         target = ResultMemory(array, x)
     else:
         target = target_of(op, out, shape, source)
-    engine = group._engine
-    failed = (group, engine, array, target.array, dtype, out is not None)
+    failed = (current, array, target.array, dtype, out is not None)
     try:
         if async_op:
             work = engine.submit(op, array, target.array, root, limit, dtype)
@@ -175,8 +188,7 @@ def _shape(op: str, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _fail(
-    group: Group,
-    engine: Engine,
+    current: Membership,
     source: NDArray[Any],
     target: NDArray[Any],
     dtype: str,
@@ -187,7 +199,7 @@ def _fail(
     # array was written. A closed engine's outputs are left alone: no operation began, or the
     # epoch is over, and another operation may use the array before a late `wait` sees the failure.
     try:
-        if is_callers and not engine.is_closed and not may_share_memory(target, source):
+        if is_callers and not current.engine.is_closed and not may_share_memory(target, source):
             invalidate_output(target, dtype)
     finally:
-        group._tell_failure()
+        current.tell_failure()

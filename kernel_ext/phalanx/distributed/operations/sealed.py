@@ -30,7 +30,7 @@ from .point_to_point import recv, send
 from .run_collective import group_or_world
 
 if TYPE_CHECKING:
-    from ..group.group import Group
+    from ..group.registry import Membership
 
 SEAL_NBYTES = 32
 NONCE_NBYTES = 16  # 128 bits: two exchanges never draw the same nonce
@@ -39,12 +39,11 @@ _MESSAGE = struct.Struct("<QQQ")  # sender, sequence number, bytes
 _HEAD = struct.Struct(f"<Q{SEAL_NBYTES}s")
 
 
-def sealing_key(group: Group, op: str, ranks: Iterable[int]) -> bytes | None:
+def sealing_key(spec: WorldSpec, op: str, ranks: Iterable[int]) -> bytes | None:
     """Return the key for sealing pickles; None if these ranks share memory.
 
     Raises `NotSupported` if they do not share memory and have no secret key.
     """
-    spec = group._spec
     hosts = spec.native_hosts
     if len({hosts[rank] for rank in ranks}) == 1:
         return None
@@ -67,7 +66,7 @@ class Seals:
     Examples
     --------
     >>> from phalanx.distributed.group.epoch import group_of_one
-    >>> spec = group_of_one()._spec
+    >>> spec = group_of_one()._current.spec
     >>> seals = Seals(bytes(32), spec, b"of each rank")
     >>> seal = seals.make(3, 0, b"data")
     >>> seals.is_right(3, 0, b"data", seal), seals.is_right(2, 0, b"data", seal)
@@ -90,19 +89,19 @@ class Seals:
         return hmac.compare_digest(self.make(sender, number, data), bytes(seal))
 
 
-def refuse(group: Group, op: str, rank: int) -> NoReturn:
+def refuse(current: Membership, op: str, rank: int) -> NoReturn:
     """End the epoch because a message of a rank was altered.
 
     Raises `DistributedError` on every rank, as after any damaged transfer.
     """
-    spec = group._spec
+    spec = current.spec
     me = spec.me
     msg = (
         f"rank {me}: {op}: what came from rank {spec.members[rank]} was altered on the way (or "
         "while it was sent), or sealed with another key; it was not unpickled"
     )
-    group._engine.abort(_native.ABORT_ERROR, me, msg)
-    group._tell_failure()
+    current.engine.abort(_native.ABORT_ERROR, me, msg)
+    current.tell_failure()
     raise DistributedError(msg)
 
 
@@ -117,25 +116,27 @@ class SealedPair:
 
     def __init__(self, peer: int, op: str) -> None:
         self._group = group = group_or_world(None)
+        self._current = group._current
         self._peer = peer
         self._op = op
         self._n_sent = self._n_received = 0
         self._seals: Seals | None = None
-        me = group.rank()
-        key = sealing_key(group, op, (me, peer))
+        spec = self._current.spec
+        me = spec.rank
+        key = sealing_key(spec, op, (me, peer))
         if key is not None:
             mine = np.frombuffer(os.urandom(NONCE_NBYTES), np.uint8)
             send(mine, peer, group=group)
             fresh = {me: mine, peer: recv((NONCE_NBYTES,), np.uint8, peer, group=group)}
             both = b"".join(fresh[rank].tobytes() for rank in sorted(fresh))
-            self._seals = Seals(key, group._spec, both)
+            self._seals = Seals(key, spec, both)
 
     def send(self, data: Any) -> None:
         """Send bytes, or the memory of an array, of any length."""
         memory = memoryview(data)
         seal = b""
         if self._seals is not None:
-            seal = self._seals.make(self._group.rank(), self._n_sent, memory)
+            seal = self._seals.make(self._current.spec.rank, self._n_sent, memory)
         self._n_sent += 1
         head = np.frombuffer(_HEAD.pack(memory.nbytes, seal), np.uint8)
         send(head, self._peer, group=self._group)
@@ -154,5 +155,5 @@ class SealedPair:
             data = recv((nbytes,), np.uint8, self._peer, group=self._group)
         number, self._n_received = self._n_received, self._n_received + 1
         if self._seals is not None and not self._seals.is_right(self._peer, number, data, seal):
-            refuse(self._group, self._op, self._peer)
+            refuse(self._current, self._op, self._peer)
         return data.data

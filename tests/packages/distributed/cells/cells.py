@@ -29,7 +29,7 @@ def join() -> int:
 
 def follow(thresholds: dict[str, int]) -> None:
     """Choose algorithms by these thresholds from the next world on."""
-    family = px.init()._registry
+    family = px.init()._current.registry
     assert family is not None
     family.memory.selector = thresholds
 
@@ -192,7 +192,7 @@ def identity_across_epochs() -> tuple[int, bool]:
 
 def inheritable() -> list[int]:
     """The descriptors of the world that a child of this rank would get."""
-    spec = px.init()._spec
+    spec = px.init()._current.spec
     fds = [spec.page_fd, *spec.region_fds, *spec.wake_fds]
     fds += [supervised.supervisor_channel()._sock.fileno()]
     assert len(fds) == 18

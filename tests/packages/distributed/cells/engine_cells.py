@@ -11,7 +11,7 @@ import phalanx as px
 
 def truths() -> None:
     """Any byte but 0 is true, as numpy has it, in arrays of every size; a result's is 1."""
-    engine = px.init()._engine
+    engine = px.init()._current.engine
     rank, size = engine.rank, engine.size
     mine = np.array([0, 1 << rank % 8, rank, 255, 128 if rank else 0, 0 if rank else 7], np.uint8)
     some, every = bytes([0, 1, 1, 1, 1, 1]), bytes([0, 1, 0, 1, 0, 0])
@@ -27,7 +27,7 @@ def truths() -> None:
 
 def refusals() -> list[str]:
     """Every call that is wrong by itself, and then one that is right."""
-    engine = px.init()._engine
+    engine = px.init()._current.engine
     n = engine.size
     x, out = np.ones(2 * n, np.float32), np.zeros(2 * n, np.float32)
     bits = np.zeros(2, np.uint16)

@@ -116,10 +116,10 @@ def late(timeout: float) -> str:
 def without_key() -> list[str]:
     """What is said where ranks have no key; then with theirs."""
     group = px.init()
-    spec = group._spec
-    group._spec = replace(spec, key=b"")
+    current = group._current
+    group._current = replace(current, spec=replace(current.spec, key=b""))
     said = [text_of(px.all_gather_object, "x"), text_of(px.broadcast_object, "x")]
-    group._spec = spec
+    group._current = current
     return [*said, text_of(px.all_gather_object, "x")]
 
 
@@ -132,13 +132,13 @@ def altered(op: str, what: str) -> tuple[str, int, str]:
     Returns what is said, how many pickles were loaded, and what a later call says.
     """
     rank, n_loaded = px.init().rank(), 0
-    collective, loads = objects.collective, pickle.loads
+    collective, loads = objects._Exchange._collective, pickle.loads
 
-    def on_the_way(name: str, x: Any, *rest: Any) -> Any:
+    def on_the_way(self: Any, name: str, x: Any, *rest: Any) -> Any:
         is_pickle = x.dtype == np.uint8
         if is_pickle and rank == 0 and what in ("first", "last"):
             x[0 if what == "first" else -1] ^= FLIPPED_BIT
-        got = collective(name, x, *rest)
+        got = collective(self, name, x, *rest)
         if not is_pickle and rank == 1 and what == "number":
             got.reshape(-1)[1] ^= FLIPPED_BIT
         return got
@@ -149,7 +149,7 @@ def altered(op: str, what: str) -> tuple[str, int, str]:
         return loads(data)
 
     with (
-        mock.patch.object(objects, "collective", on_the_way),
+        mock.patch.object(objects._Exchange, "_collective", on_the_way),
         mock.patch.object(pickle, "loads", load),
     ):
         said = text_of(getattr(px, op), {"rank": rank})
@@ -159,15 +159,15 @@ def altered(op: str, what: str) -> tuple[str, int, str]:
 def replayed() -> tuple[str, str]:
     """Get an object, and then once more what came as it: what is said of the first, and of that."""
     rank = px.init().rank()
-    collective = objects.collective
+    collective = objects._Exchange._collective
     kept: list[Any] = []
 
-    def on_the_way(name: str, x: Any, *rest: Any) -> Any:
-        got = collective(name, x, *rest)
+    def on_the_way(self: Any, name: str, x: Any, *rest: Any) -> Any:
+        got = collective(self, name, x, *rest)
         if rank == 1 and x.dtype == np.uint8:
             kept.append(got.copy())
             got[...] = kept[0]
         return got
 
-    with mock.patch.object(objects, "collective", on_the_way):
+    with mock.patch.object(objects._Exchange, "_collective", on_the_way):
         return text_of(px.broadcast_object, "a"), text_of(px.broadcast_object, "b")

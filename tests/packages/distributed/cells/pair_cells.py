@@ -19,7 +19,7 @@ KIB = 1 << 10
 
 def engine() -> _native.Group:
     """Of this rank's world, also where it was closed (which `px.init` would join anew)."""
-    return (supervised.world() or px.init())._engine  # MPI's ranks have no supervisor
+    return (supervised.world() or px.init())._current.engine  # MPI's ranks have no supervisor
 
 
 def content(src: int, dst: int, nbytes: int) -> np.ndarray:

@@ -56,7 +56,11 @@ def fail(how: str, odd: int) -> str:
                 signal.setitimer(signal.ITIMER_REAL, 0.02)
             px.recv((3,), "float64", peer) if is_odd else px.all_sum(x)
         elif how == "abort":
-            _ = group._engine.abort(AbortKind.ERROR, odd, "mine") if is_odd else px.all_sum(x)
+            _ = (
+                group._current.engine.abort(AbortKind.ERROR, odd, "mine")
+                if is_odd
+                else px.all_sum(x)
+            )
         elif how == "message":
             if is_odd:
                 px.send(x[:3], peer)
@@ -259,7 +263,7 @@ def storm(seed: int, count: int) -> list[Any]:
         if (number + 1) % (count // 4) == 0:
             check_held()
             group.barrier()
-            group._registry.reap()  # descriptors of a split that the others had yet to leave
+            group._current.registry.reap()  # descriptors of a split that the others had yet to leave
             found.append(resources())
     drop_held()
     return [group.describe()["epoch"], *found]

@@ -73,10 +73,10 @@ def split_twice_by_garbage() -> list[int]:
     gc.freeze()  # what this process has loaded is not looked at again and again
     for _ in range(_native.Group.CHANNELS + 4):
         group = world().split(0)
-        channels.append(group._spec.channel)
+        channels.append(group._current.spec.channel)
         members_of(group)
         world().barrier()
-        engine = group._engine
+        engine = group._current.engine
         del group
         gc.collect()
         assert engine.is_closed
@@ -194,7 +194,7 @@ def fail_in_split(color: list[int]) -> str:
 def hold_split() -> int:
     holder: Any = sys.modules[__name__]
     holder.held = world().split(0)
-    return holder.held._spec.epoch
+    return holder.held._current.spec.epoch
 
 
 def use_held() -> list[str]:

@@ -19,7 +19,7 @@ def world() -> px.Group:
 def submit_sum(length: int, group: px.Group | None = None, **options: Any) -> Any:
     x = np.arange(float(length))
     out = np.empty_like(x)
-    return (group or world())._engine.submit("all_sum", x, out, **options), x, out
+    return (group or world())._current.engine.submit("all_sum", x, out, **options), x, out
 
 
 def wait_for_each(count: int, limit: float) -> None:
@@ -37,8 +37,8 @@ def submit_many(count: int) -> int:
         sums = [submit_sum(length) for length in (3, 70_000, 0, 10)]
         gathered = np.empty(2 * size, np.int64)
         mine = np.full(2, world().rank())
-        gather = world()._engine.submit("all_gather", mine, gathered)
-        barrier = world()._engine.submit("barrier", None, None)
+        gather = world()._current.engine.submit("all_gather", mine, gathered)
+        barrier = world()._current.engine.submit("barrier", None, None)
         assert px.all_sum(1) == size
         assert barrier.done
         gather.wait()
@@ -66,7 +66,7 @@ def dropped_arrays() -> list[int]:
     gone = np.zeros(1)
     for _ in range(5):
         x = np.ones(1000).view(Noted)
-        world()._engine.submit("all_sum", x, np.empty(1000).view(Noted))
+        world()._current.engine.submit("all_sum", x, np.empty(1000).view(Noted))
         del x
     found = [Noted.freed if rank == 0 else 0]  # rank 0 is there long before the others
     works = [submit_sum(10)[0] for _ in range(3)]

@@ -17,7 +17,7 @@ from phalanx.distributed.connect.handshake import LinkPart, LinkPurpose
 from phalanx.distributed.control import Deadline
 from phalanx.distributed.group.epoch import group_of_one
 from phalanx.distributed.group.group import Group
-from phalanx.distributed.group.registry import GroupRegistry
+from phalanx.distributed.group.registry import GroupRegistry, Membership
 from phalanx.distributed.world_spec import MappedHostMemory
 
 world = worlds(FOUR)
@@ -137,9 +137,9 @@ def test_splits_go_on_in_the_next_epoch_and_closed_ones_do_not(farm, rank_pool):
 
 def test_no_split_is_made_of_an_epoch_that_is_over():
     """A thread that comes late would reset memory in which the next epoch is at work."""
-    spec = group_of_one()._spec
+    spec = group_of_one()._current.spec
     family = GroupRegistry(spec, MappedHostMemory(spec))
-    family.make(replace(spec, channel=1, number=5), {}).close()
+    family.make(replace(spec, channel=1, number=5), {}).engine.close()
     family.settle_epoch(Deadline(1.0))
     ours, theirs = socket.socketpair()
     with pytest.raises(px.DistributedError, match="epoch 1 is over"):
@@ -149,46 +149,91 @@ def test_no_split_is_made_of_an_epoch_that_is_over():
 
 
 class FakeEngine:
-    """An engine that enters no operation; ``at_look`` runs while its failure is read."""
+    """An engine that calls ``meanwhile`` in the first operation, or when it is closed."""
 
-    is_closed, timeout = False, None
+    is_closed, is_idle, timeout = False, True, None
 
-    def __init__(self, epoch, failure=None, at_look=lambda: None):
-        self.epoch, self.at_look, self._failure, self.aborted = epoch, at_look, failure, []
+    def __init__(self, failure=None):
+        self.failure, self.ran, self.aborted = failure, [], []
+        self.meanwhile = lambda: None
 
-    @property
-    def failure(self):
-        self.at_look()
-        return self._failure
+    def run(self, op, x=None, out=None, *rest, **options):
+        self.ran.append(op)
+        self._meanwhile()
+        if self.failure is not None:
+            raise px.DistributedError(self.failure[2])
+        out[...] = 0
 
     def abort(self, *failure):
         self.aborted.append(failure)
 
     def close(self):
         self.is_closed = True
+        self._meanwhile()
+
+    def _meanwhile(self):
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+
+    def all_members_left(self):
+        return self.is_closed
+
+
+class TwoEpochs:
+    """A group and another one, in epoch 1; `recover` enters epoch 2."""
+
+    def __init__(self, *engines, number=0):
+        channel = int(number > 0)
+        one = replace(group_of_one()._current.spec, number=number, channel=channel)
+        self.specs = {epoch: replace(one, epoch=epoch) for epoch in (1, 2)}
+        self.said = {1: [], 2: []}
+        self.registries = {
+            epoch: GroupRegistry(spec, MappedHostMemory(spec), self.said[epoch].append)
+            for epoch, spec in self.specs.items()
+        }
+        self.groups = [Group(self._formed(engine, 1)) for engine in engines]
+        self.next = [FakeEngine() for _ in engines]
+
+    def recover(self):
+        for group, engine in zip(self.groups, self.next, strict=True):
+            group._enter(self._formed(engine, 2))
+
+    def _formed(self, engine, epoch):
+        return Membership(engine, self.specs[epoch], self.registries[epoch])
 
 
 def test_a_late_thread_does_not_end_the_next_epoch_for_a_failure_of_the_last():
     """As one that waits for the same operation as the thread that has recovered meanwhile."""
-    specs = {epoch: replace(group_of_one()._spec, epoch=epoch) for epoch in (1, 2)}
-    said = {1: [], 2: []}
-    registries = {
-        epoch: GroupRegistry(spec, MappedHostMemory(spec), said[epoch].append)
-        for epoch, spec in specs.items()
-    }
-    engines = [FakeEngine(2), FakeEngine(2)]
     failure = (1, 0, "rank 0 failed")
+    late = FakeEngine(failure)
+    epochs = TwoEpochs(late, FakeEngine())
+    late.meanwhile = epochs.recover
+    with pytest.raises(px.DistributedError, match="rank 0 failed"):
+        epochs.groups[0].barrier()
+    assert [news.epoch for news in epochs.said[1]] == [1]
+    assert epochs.said[2] == []
+    assert [engine.aborted for engine in epochs.next] == [[], []]
 
-    def recover():
-        for group, engine in zip(groups, engines, strict=True):
-            group._enter(engine, specs[2], registries[2])
 
-    late = FakeEngine(1, failure, at_look=recover)
-    groups = [Group(engine, specs[1], registries[1]) for engine in (late, FakeEngine(1))]
-    groups[0]._tell_failure()
-    assert [news.epoch for news in said[1]] == [1]
-    assert said[2] == []
-    assert [engine.aborted for engine in engines] == [[], []]
+def test_the_second_message_of_an_object_does_not_go_into_the_next_epoch():
+    late = FakeEngine()
+    epochs = TwoEpochs(late)
+    late.meanwhile = epochs.recover
+    with pytest.raises(px.DistributedError, match="cannot be loaded"):
+        px.all_gather_object("x", group=epochs.groups[0])
+    assert late.ran == ["all_gather", "all_gather"]
+    assert epochs.next[0].ran == []
+
+
+@pytest.mark.parametrize("first", ["close", "recover"])
+def test_a_split_that_a_thread_closes_while_another_recovers_stays_closed(first):
+    old = FakeEngine()
+    epochs = TwoEpochs(old, number=5)
+    close, recover = epochs.groups[0].close, epochs.recover
+    old.meanwhile = recover if first == "close" else close
+    close() if first == "close" else recover()
+    assert epochs.next[0].is_closed
+    assert [type(news).__name__ for news in epochs.said[2]] == ["SplitFormed", "SplitClosed"]
 
 
 @pytest.mark.parametrize("world", deep_but(["2+2 composed"], FOUR), indirect=True)

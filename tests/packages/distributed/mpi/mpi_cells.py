@@ -20,7 +20,7 @@ from phalanx.distributed.mpi.world import AbortedError, Reason
 
 
 def engine_of_world() -> Any:
-    return px.init()._engine
+    return px.init()._current.engine
 
 
 def text_of(kind, call, *arguments, **options) -> str:
@@ -64,7 +64,7 @@ def check_in_part(cases: list[Case]) -> None:
     color = group.rank() % 2
     with group.split(color, key=group.size() - group.rank()) as part:
         mine = [rank for rank in reversed(range(group.size())) if rank % 2 == color]
-        assert part._engine.members == tuple(mine)
+        assert part._current.engine.members == tuple(mine)
         assert len(part.describe()["hosts"]) == part.size() == len(mine)
         contract.check_here(cases, part)
 
@@ -72,7 +72,7 @@ def check_in_part(cases: list[Case]) -> None:
 def news_left_by_splits() -> int:
     """Make and close splits; how many more groups the rank keeps news of."""
     group = px.init()
-    before = len(group._engine._world.received)
+    before = len(group._current.engine._world.received)
     assert group.split(None if group.rank() else 2**63 - 1) is None or group.rank() == 0
     assert group.split(-7) is None
     for _ in range(20):
@@ -82,7 +82,7 @@ def news_left_by_splits() -> int:
     assert "the group is closed" in text_of(px.DistributedError, part.barrier)
     gc.collect()
     group.barrier()
-    return len(group._engine._world.received) - before
+    return len(group._current.engine._world.received) - before
 
 
 def dropped() -> None:
@@ -137,7 +137,7 @@ def closed_by_the_sender() -> None:
 def closed_as_submitted() -> None:
     """A group that another thread closes just as something is submitted takes it no more."""
     part = px.init().split(0)
-    engine = part._engine
+    engine = part._current.engine
     count = engine._deadline
 
     def count_and_close(timeout):

@@ -22,7 +22,7 @@ def say(*words) -> None:
 
 
 def engine_of_world():
-    return px.init(strict=True, backend="mpi")._engine
+    return px.init(strict=True, backend="mpi")._current.engine
 
 
 def leave():

@@ -32,7 +32,7 @@ def frames_of(thread: int | None) -> Iterator[FrameType]:
 
 def activity() -> Activity:
     """Read from the frames of all threads in which operations they wait for the other ranks."""
-    engine = px.init()._engine
+    engine = px.init()._current.engine
     ops = [
         frame.f_locals["header"].kind
         for thread in sys._current_frames()

@@ -33,7 +33,7 @@ def take(op, engine, x, out=None, root=0, timeout=None, dtype=""):
 
 @pytest.fixture
 def engine():
-    return px.init()._engine
+    return px.init()._current.engine
 
 
 def n_operations(engine):

@@ -115,7 +115,7 @@ def test_what_was_sent_before_is_not_taken_again(rank_pool):
 
 
 def test_a_seal_is_of_one_message_of_one_exchange():
-    spec = group_of_one()._spec
+    spec = group_of_one()._current.spec
     key, fresh = bytes(range(32)), b"of each rank"
     seal = Seals(key, spec, fresh).make(1, 2, b"data")
     assert len(seal) == SEAL_NBYTES

@@ -102,7 +102,7 @@ def fail(which: str) -> np.ndarray:
 def counters(count: int, nbytes: int) -> list[Any]:
     """Of all slots of this rank's host, as the supervisor sees them: before, and after sums."""
     group = px.init()
-    memory = group._registry.memory
+    memory = group._current.registry.memory
     page: ControlPage = memory.page
     group.barrier()
     before = [page.counters(slot) for slot in range(group.size())]

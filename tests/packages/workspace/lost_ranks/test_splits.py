@@ -14,7 +14,7 @@ def split(ws):
     """A workspace of three ranks, of which 1 and 2 have a group of their own, from a cell before."""
     ws.run("part = px.init().split(None if rank == 0 else 1)")
     yield ws
-    ws.run("if rank and not part._engine.is_closed: part.close()")
+    ws.run("if rank and not part._current.engine.is_closed: part.close()")
 
 
 @pytest.mark.promise
