@@ -355,7 +355,7 @@ def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
     try:
         options, rest = parser.parse_known_args(words, chosen)
     except UsageError:
-        _refuse_option(parser, words)  # what is wrong besides, as a missing word, may follow from it
+        _refuse_option(parser, words)  # a missing word, for example, may follow from it
         raise
     _refuse_option(parser, rest)
     if rest:

@@ -115,7 +115,7 @@ class Sweep:
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """Return what the machine can do without us, as far as it is known."""
+        """Return the limits of the machine that are known so far."""
         return self.run.limits
 
     @property

@@ -1,4 +1,4 @@
-"""Define the interface to a front end: what a view shows and asks.
+"""Define the interface to a front end: views and prompts.
 
 A notebook's view is in the magics; `phalanx bench` and the tests have other views. No I/O here:
 callers pass in the clock.

@@ -363,8 +363,10 @@ class LateOutput(CellOutput):
         """Show an event and what is due; return the next due time."""
         with contextlib.suppress(queue.Empty):
             event = self._events.get(timeout=wait_s)
-            take = self.text if isinstance(event, Text) else self.display
-            take(event, time.monotonic())
+            if isinstance(event, Text):
+                self.text(event, time.monotonic())
+            else:
+                self.display(event, time.monotonic())
         self.show(self._ranks_of_cell, time.monotonic())
         if self.n_hidden and not self._is_full:
             self._is_full = True

@@ -1,4 +1,4 @@
-"""Show a status line: in a terminal, of a cell that runs long.
+"""Show status lines of terminals, and of long cells.
 
 A notebook's status line is in the magics. No clock here: callers pass it in.
 """
