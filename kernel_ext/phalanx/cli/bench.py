@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -116,7 +115,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         options.n = options.n or 2
         check_request(options.op, options.dtype, options.iters, ranks=options.n)
         check_memory(sizes, options.n, available_memory())
-    from phalanx.workspace import Workspace
+    from phalanx.workspace import TerminalStatus, Workspace
 
     hosts = host_options(options)
     with Workspace.start(**hosts, linger=0.0, transport=options.transport) as workspace:
@@ -129,38 +128,20 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
             dtype=options.dtype,
             iterations=options.iters,
         )
-        progress = _Progress()
-        progress.show(sweep)
+        status = TerminalStatus(sys.stderr)
+        status.show(f"# {sweep.progress.text}")
         try:
             for measurement in sweep:
-                progress.erase()
+                status.lift()
                 _print_measurement(measurement, as_json=options.json)
-                progress.show(sweep)
+                status.show(f"# {sweep.progress.text}")
         finally:
-            progress.erase()
+            status.lift()
     _print_footer(sweep, as_json=options.json)
     n_wrong = sum(m.n_wrong for m in sweep.points)
     if n_wrong:
         print(f"phalanx bench: {n_wrong} wrong elements", file=sys.stderr)
     return 1 if n_wrong else 0
-
-
-class _Progress:
-    """Shows the sweep's progress on a terminal's last line, nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._is_shown = sys.stderr.isatty()
-
-    def show(self, sweep: Sweep) -> None:
-        """Write the line."""
-        if self._is_shown:
-            columns = shutil.get_terminal_size().columns
-            print(f"# {sweep.progress.text}"[: columns - 1], end="", file=sys.stderr, flush=True)
-
-    def erase(self) -> None:
-        """Erase the line before a row is printed."""
-        if self._is_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _print_footer(sweep: Sweep, *, as_json: bool) -> None:

@@ -94,35 +94,6 @@ class _MagicParser(argparse.ArgumentParser):
         msg = f"{message}; see {self.prog} --help"
         raise UsageError(msg)
 
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Refuse unknown options in the parser that has the options.
-
-        The parser of an action checks its own words.
-        """
-        try:
-            known, rest = super().parse_known_args(args, namespace)
-        except UsageError:
-            if not subcommands(self):  # an action's parser has already checked its words
-                self._refuse_option(args or ())
-            raise
-        self._refuse_option(rest)
-        if rest:
-            self.error(f"{self.prog} takes no {rest[0]!r}")
-        return known, rest
-
-    def _refuse_option(self, words: Sequence[str]) -> None:
-        """Name the nearest option for the first unknown option.
-
-        Other mistakes, such as a missing word, may follow from that one.
-        """
-        for word in words:
-            name, known = word.partition("=")[0], self._option_string_actions
-            if re.match("--?[a-z]", name) and not any(one.startswith(name) for one in known):
-                msg = f"{self.prog} has no {name}; {did_you_mean(name, known)}"
-                raise UsageError(msg)
-
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             name = "/".join(action.option_strings) or self.prog
@@ -373,11 +344,32 @@ def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
         ``--help`` was printed.
     """
     words = _split(line, parser.prog)
-    actions = subcommands(parser)
-    if actions and words and words[0] not in {*actions, "-h", "--help"}:
-        msg = f"{parser.prog} has no {words[0]!r}; {did_you_mean(words[0], [*actions, '--help'])}"
-        raise UsageError(msg)
-    return parser.parse_args(words)
+    chosen = argparse.Namespace()
+    if (actions := subcommands(parser)) and words and words[0] not in ("-h", "--help"):
+        chosen.action = words.pop(0)
+        if chosen.action not in actions:
+            hint = did_you_mean(chosen.action, [*actions, "--help"])
+            msg = f"{parser.prog} has no {chosen.action!r}; {hint}"
+            raise UsageError(msg)
+        parser = actions[chosen.action]
+    try:
+        options, rest = parser.parse_known_args(words, chosen)
+    except UsageError:
+        _refuse_option(parser, words)  # a missing word, for example, may follow from it
+        raise
+    _refuse_option(parser, rest)
+    if rest:
+        parser.error(f"{parser.prog} takes no {rest[0]!r}")
+    return options
+
+
+def _refuse_option(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Name the nearest option for the first unknown option."""
+    for word in words:
+        name, known = word.partition("=")[0], parser._option_string_actions
+        if re.match("--?[a-z]", name) and not any(one.startswith(name) for one in known):
+            msg = f"{parser.prog} has no {name}; {did_you_mean(name, known)}"
+            raise UsageError(msg)
 
 
 def _split(line: str, magic: str) -> list[str]:

@@ -43,10 +43,10 @@ from .arguments import (
     start_options,
 )
 from .debugger_panel import DebuggerPanel
-from .notebook_view import BootLine, Label, NotebookView, hosts_of, in_one_line
+from .figures import Named
+from .notebook_view import BootLine, Label, NotebookView, TabsView, hosts_of, in_one_line
 from .patches import Patches
-from .tables import LiveWidgets, Named, Sweeps
-from .tabs import TabsView
+from .sweeps import LiveWidgets, Sweeps
 from .toolbar import Toolbar
 from .tracebacks import debug_failed, debug_ranks, show_errors
 from .typing_help import AutoDistributed, TypingHelp

@@ -1,7 +1,7 @@
 """Show ranks' output and prompts in a notebook.
 
 The view only appends: each line is sent once, so the cost is that of the text (for pictures see
-`tables`). Nothing is shown as HTML unless a rank displayed it as HTML.
+`figures`). Nothing is shown as HTML unless a rank displayed it as HTML.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 import zmq
-from IPython.display import clear_output
+from IPython.display import clear_output, display
 from jupyter_client.session import extract_header
 
 from phalanx.protocol import BootProgress, WorldTopology, format_ranks
+from phalanx.rank import add_output
 from phalanx.workspace import (
     WIDGET,
     CannotAsk,
@@ -26,16 +27,19 @@ from phalanx.workspace import (
     Display,
     OpenPrompt,
     Question,
+    Status,
     StreamName,
+    TerminalStatus,
     View,
     is_image,
 )
 
-from .tables import Figures, Named, publish, status_for
+from .figures import BYTES_PER_S, REDRAW_S, Figures, Named, publish
 
 END_OF_INPUT = "\x04"  # a front end sends this for Ctrl-D, as ipykernel reads it
 
 Label = Literal["rank", "host", "none"]
+Message = dict[str, Any]
 Error = TypeVar("Error", bound=BaseException)
 
 
@@ -133,6 +137,39 @@ class TerminalPrompt:
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._settings)
             self._settings = None
             write("stdout", "\n")
+
+
+class KernelStatus(Status):
+    """A status line in a display of its own.
+
+    Jupyter cannot remove one output, and an emptied one would stay in the saved notebook as an
+    output without data. So the last line stays. The same text again sends nothing.
+    """
+
+    is_shown = True
+
+    def __init__(self) -> None:
+        self._place = str(uuid.uuid4())
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Replace the line before; empty text sends nothing."""
+        if text not in ("", self._text):
+            publish(self._place, {"text/plain": text}, is_update=bool(self._text))
+            self._text = text
+
+    def cleared(self) -> None:
+        """Show the next line in a new display."""
+        self._text = ""
+
+
+def status_for(shell: Any) -> Status:
+    """Make the status line that this shell can show."""
+    if hasattr(shell, "kernel"):
+        # papermill, nbclient and nbconvert take no input, and nobody watches. Their saved notebook
+        # would keep an empty output for each line, because Jupyter cannot remove one output.
+        return KernelStatus() if shell.kernel._allow_stdin else Status()
+    return TerminalStatus(sys.stdout)
 
 
 class BootLine:
@@ -342,6 +379,62 @@ class NotebookView(View):
         """
         if self._prompt is None or not self._prompt.is_open:
             self._status.show(text)
+
+
+class TabsView(NotebookView):
+    """Shows each rank's text, figures and widgets in a tab (``--view tabs``).
+
+    A tab is an ``Output`` widget, which is sent as a whole: a changed tab is sent at most 10 times
+    a second, and a long one less often. Questions, notices and progress bars stand below the tabs.
+    """
+
+    def begin(self, ranks: tuple[int, ...]) -> None:
+        super().begin(ranks)
+        self._outputs: dict[int, tuple[Message, ...]] = dict.fromkeys(ranks, ())
+        self._changed: set[int] = set()
+        self._will_clear: set[int] = set()
+        self._due_s = 0.0
+        import ipywidgets
+
+        self._tabs = {rank: ipywidgets.Output() for rank in ranks}
+        names = [self._prefix((rank,)).strip(" []") or format_ranks((rank,)) for rank in ranks]
+        titles = [f"rank {name}" if name.isdecimal() else name for name in names]
+        display(ipywidgets.Tab(children=[*self._tabs.values()], titles=titles))
+
+    def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        for ranks, line in lines:
+            for rank in ranks:
+                self._add(rank, "stream", {"name": stream, "text": f"{line}\n"})
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
+        for rank in ranks:
+            self._add(rank, "display_data", {"data": event.data, "metadata": event.metadata})
+
+    def clear(self, event: Clear) -> None:
+        if event.wait:
+            self._will_clear.add(event.rank)
+        else:
+            self._outputs[event.rank] = ()
+            self._changed.add(event.rank)
+
+    def _add(self, rank: int, kind: str, content: Message) -> None:
+        before = () if rank in self._will_clear else self._outputs[rank]
+        self._will_clear.discard(rank)
+        self._outputs[rank] = add_output(before, kind, content)
+        self._changed.add(rank)
+
+    def refresh(self, now_s: float) -> float | None:
+        if not self._changed:
+            return super().refresh(now_s)
+        if now_s < self._due_s:
+            return self._due_s
+        nbytes = 0
+        for rank in self._changed:
+            self._tabs[rank].outputs = self._outputs[rank]
+            nbytes += sum(len(str(output)) for output in self._outputs[rank])
+        self._changed.clear()
+        self._due_s = now_s + max(REDRAW_S, nbytes / BYTES_PER_S)
+        return super().refresh(now_s)
 
 
 class LateView(View):

@@ -28,11 +28,11 @@ from .output.front_end import (
     OpenPrompt,
     Question,
     View,
-    format_time,
     is_image,
 )
 from .output.lines import StreamName
 from .output.notices import grouped, parse_ranks, ranks_of, say_replaced
 from .output.printer import MAX_LINES
+from .output.status_line import Status, TerminalStatus, format_time
 from .trace import Trace, say_trace
 from .workspace import Workspace

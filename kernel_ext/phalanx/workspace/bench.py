@@ -86,7 +86,7 @@ class Sweep:
     """A sweep that yields each size's measurement during iteration.
 
     Leaving the iteration early, Ctrl-C and `stop` stop the ranks. Any thread may call `stop` and
-    read `progress`, `points` and `limits`; only the iterating thread adds points.
+    read `progress`, `run`, `points` and `limits`; only the iterating thread changes them.
     """
 
     def __init__(
@@ -99,26 +99,47 @@ class Sweep:
         *,
         wait: bool,
     ) -> None:
-        self.op, self.dtype, self.ranks = op, dtype, bench.size
         self.sizes = (0,) if op == "barrier" else sizes  # in bytes; a barrier has no size
-        self.points: tuple[Measurement, ...] = ()
-        self.limits: tuple[Limit, ...] = ()
+        self.run = SweepRun(op, dtype, bench.size, "waiting", "", (), ())  # so far
         self._bench, self._iterations, self._wait = bench, iterations, wait
-        # None: the sweep has ended.  A KeyboardInterrupt: Ctrl-C ends the iteration.
-        self._measured: queue.SimpleQueue[Measurement | KeyboardInterrupt | None] = (
-            queue.SimpleQueue()
-        )
+        # A state: the ranks begin.  None: the cell has ended.  KeyboardInterrupt: Ctrl-C.
+        self._news: queue.SimpleQueue[
+            SweepState | tuple[Limit, ...] | Measurement | KeyboardInterrupt | None
+        ] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()  # of the cell
         self._is_stopped = False
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._state: SweepState = "waiting"
-        self._started = ""
-        self._begun_s = self._ended_s = 0.0
+        self._begun_s = self._ended_s = self._last_s = 0.0
         self._took: list[tuple[int, float]] = []
-        self._last_s = 0.0
 
-    # -- from any thread ----------------------------------------------------------------------
+    @property
+    def points(self) -> tuple[Measurement, ...]:
+        """Return the measurements so far."""
+        return self.run.points
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """Return the limits of the machine that are known so far."""
+        return self.run.limits
+
+    @property
+    def progress(self) -> SweepProgress:
+        """Return the current progress."""
+        state, n_done = self.run.state, len(self.points)
+        to_come = self.sizes[n_done:] if state in ("waiting", "measuring") else ()
+        now_s = self._ended_s or time.monotonic()
+        left_s = time_left(self._took, to_come, _MOST_S)
+        if left_s is not None and to_come:
+            left_s = max(0.0, left_s - (now_s - self._last_s))
+        return SweepProgress(
+            state=state,
+            n_done=n_done,
+            n_points=len(self.sizes),
+            nbytes=to_come[0] if to_come else 0,
+            elapsed_s=now_s - self._begun_s if self._begun_s else 0.0,
+            left_s=left_s,
+        )
 
     def stop(self) -> None:
         """Stop the ranks, also within a size; idempotent.
@@ -127,39 +148,6 @@ class Sweep:
         """
         self._is_stopped = True
         self._events.put(Interrupted())
-
-    @property
-    def progress(self) -> SweepProgress:
-        """Return the current progress."""
-        n_done = len(self.points)
-        to_come = self.sizes[n_done:] if self._state in ("waiting", "measuring") else ()
-        now_s = self._ended_s or time.monotonic()
-        left_s = time_left(self._took, to_come, _MOST_S)
-        if left_s is not None and to_come:
-            left_s = max(0.0, left_s - (now_s - self._last_s))
-        return SweepProgress(
-            state=self._state,
-            n_done=n_done,
-            n_points=len(self.sizes),
-            nbytes=to_come[0] if to_come else 0,
-            elapsed_s=now_s - self._begun_s if self._begun_s else 0.0,
-            left_s=left_s,
-        )
-
-    @property
-    def run(self) -> SweepRun:
-        """Return the results so far as a record."""
-        return SweepRun(
-            op=self.op,
-            dtype=self.dtype,
-            ranks=self.ranks,
-            state=self._state,
-            started=self._started,
-            points=self.points,
-            limits=self.limits,
-        )
-
-    # -- the iterating thread -----------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Measurement]:
         """Start the sweep and yield each measurement; works once.
@@ -174,23 +162,25 @@ class Sweep:
         if self._thread is not None:
             msg = "this sweep has been run; ask for another with bench()"
             raise DistributedError(msg)
-        self._started = datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")
+        started = datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")
+        self._note(started=started, limits=self._bench.limits)
         self._thread = threading.Thread(target=self._work, name="phalanx-bench", daemon=True)
         self._thread.start()
         is_left = True
         try:
-            while (measurement := self._measured.get()) is not None:
-                if isinstance(measurement, KeyboardInterrupt):
-                    raise measurement
-                self._take(measurement)
-                yield measurement
+            while (news := self._news.get()) is not None:
+                if isinstance(news, KeyboardInterrupt):
+                    raise news
+                self._take(news)
+                if isinstance(news, Measurement):
+                    yield news
             is_left = False
         finally:
             if is_left:
                 self.stop()
             self._thread.join()
             self._end()
-        if self._state == "failed" and self._failure is not None:
+        if self.run.state == "failed" and self._failure is not None:
             raise self._failure
 
     @contextmanager
@@ -207,72 +197,66 @@ class Sweep:
             pressed.append(KeyboardInterrupt())
             if len(pressed) > 1:
                 raise pressed[-1]
-            self._measured.put(pressed[0])
+            self._news.put(pressed[0])
 
         with ctrl_c(press):
             yield
         if len(pressed) == 1:  # it came after the last measurement
             raise pressed[0]
 
-    def _take(self, measurement: Measurement) -> None:
+    def _note(self, **changes: Any) -> None:
+        self.run = msgspec.structs.replace(self.run, **changes)
+
+    def _take(self, news: SweepState | tuple[Limit, ...] | Measurement) -> None:
         now_s = time.monotonic()
-        self._took.append((measurement.nbytes, now_s - self._last_s))
-        self._last_s = now_s
-        self.points = (*self.points, measurement)
+        if isinstance(news, Measurement):
+            self._took.append((news.nbytes, now_s - self._last_s))
+            self._note(points=(*self.points, news))
+        elif isinstance(news, tuple):
+            self._note(limits=news)
+            if all(limit.gbs > 0 for limit in news):  # else the next sweep measures again
+                self._bench.limits = news
+        else:
+            self._note(state=news)
+            self._begun_s = now_s
+        self._last_s = now_s  # the time of the first size starts after the limits
 
     def _end(self) -> None:
         failure, self._ended_s = self._failure, time.monotonic()
         # Errors caused by our own stop are no failure; a rank's death is.
         is_stop = isinstance(failure, KeyboardInterrupt | CellError)
         if failure is not None and not (is_stop and self._is_stopped):
-            self._state = "failed"
-        elif len(self.points) < len(self.sizes):
-            self._state = "stopped"
+            self._note(state="failed")
         else:
-            self._state = "done"
+            self._note(state="stopped" if len(self.points) < len(self.sizes) else "done")
         if self.points:
             self._bench.keep(self.run)
 
-    # -- the cell's thread --------------------------------------------------------------------
-
-    def _on_begin(self) -> None:
-        self._state = "measuring"
-        self._begun_s = self._last_s = time.monotonic()
-
-    def _on_measured(self, data: Any) -> None:
-        self._measured.put(msgspec.convert(data, Measurement))
-
-    def _on_limits(self, data: Any) -> None:
-        self.limits = limits = msgspec.convert(data, tuple[Limit, ...])
-        self._last_s = time.monotonic()  # the time of the first size starts here
-        if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
-            self._bench.limits = limits
-
     def _work(self) -> None:
+        """Run the ranks' cell, on a thread of its own."""
+        put = self._news.put
+        takers = {
+            MEASUREMENT_MIME: lambda data: put(msgspec.convert(data, Measurement)),
+            LIMITS_MIME: lambda data: put(msgspec.convert(data, tuple[Limit, ...])),
+        }
         try:
             if not self._is_stopped:
-                self.limits = self._bench.limits
                 task = make_task(
                     publish_sweep,
-                    self.op,
+                    self.run.op,
                     self.sizes,
-                    self.dtype,
+                    self.run.dtype,
                     self._iterations,
                     with_limits=not self.limits,
                 )
-                view = BenchView(
-                    self._on_begin,
-                    {MEASUREMENT_MIME: self._on_measured, LIMITS_MIME: self._on_limits},
-                )
-                what, check = (
-                    f"a bandwidth sweep of {self.op}",
-                    self._bench.up if self._wait else None,
-                )
+                view = BenchView(lambda: put("measuring"), takers)
+                what = f"a bandwidth sweep of {self.run.op}"
+                check = self._bench.up if self._wait else None
                 self._bench.up().perform(task, view, what, events=self._events, check=check)
         except BaseException as error:  # noqa: BLE001 - raised on the iterating thread
             self._failure = refusal_of(error) or error
         finally:
-            self._measured.put(None)
+            put(None)
 
 
 class BandwidthBench:

@@ -118,8 +118,11 @@ def test_bench_tells_limit_model_and_progress(capsys, workspace, monkeypatch):
     assert "# time: 3 µs + bytes / 8 GB/s (off by 0 %)" in said.out
     assert not said.err
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert main(["bench", "-n", "2"]) == 0
-    assert "# 1 of 3 sizes, about 4 s left\r\x1b[K" in capsys.readouterr().err
+    for term, is_shown in (("xterm", True), ("dumb", False)):
+        monkeypatch.setenv("TERM", term)
+        assert main(["bench", "-n", "2"]) == 0
+        said = capsys.readouterr().err
+        assert ("# 1 of 3 sizes, about 4 s left\r\x1b[K" in said) == is_shown == bool(said)
 
 
 def test_bench_json(capsys, workspace):

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.magics import tables as tables_module
-from phalanx.magics.notebook_view import NotebookView
-from phalanx.magics.tables import FULL, Figures, Grid, Slot
+from phalanx.magics import figures as figures_module
+from phalanx.magics.figures import FULL, Figures, Grid, Slot
+from phalanx.magics.notebook_view import KernelStatus, NotebookView, status_for
 from phalanx.workspace import Clear, Display, Question
 from phalanx.workspace.output.front_end import Text
 from phalanx.workspace.output.printer import WINDOW_S, CellOutput, LineMerger
@@ -45,7 +45,7 @@ class Screen:
 @pytest.fixture
 def screen(monkeypatch):
     screen = Screen()
-    monkeypatch.setattr(tables_module, "publish_display_data", screen.publish)
+    monkeypatch.setattr(figures_module, "publish_display_data", screen.publish)
     return screen
 
 
@@ -101,10 +101,10 @@ def test_redraws_are_limited_by_time_and_bytes(screen, figures, monkeypatch):
         show(figures, png(1, f"F{frame}", name="h", is_update=frame > 0))
         figures.refresh(0.001 * frame)
     assert len(screen.sent) == 1
-    assert figures.refresh(0.0999) == pytest.approx(tables_module.REDRAW_S)
+    assert figures.refresh(0.0999) == pytest.approx(figures_module.REDRAW_S)
     assert figures.refresh(0.1) is None
     assert screen.captions == [[("[0]", "AA"), ("[1]", "F99")]]
-    monkeypatch.setattr(tables_module, "BYTES_PER_S", 10.0)
+    monkeypatch.setattr(figures_module, "BYTES_PER_S", 10.0)
     show(figures, png(1, "BB", name="h", is_update=True))
     assert figures.refresh(0.2) is None
     show(figures, png(1, "CC", name="h", is_update=True))
@@ -306,15 +306,15 @@ def test_a_run_without_a_person_has_no_status():
     """Its last line would stay in the saved notebook."""
     for is_watched in (True, False):
         shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=is_watched))
-        assert tables_module.status_for(shell).is_shown is is_watched
+        assert status_for(shell).is_shown is is_watched
 
 
 def test_a_status_that_stays_the_same_costs_nothing_and_none_is_emptied(monkeypatch):
     sent = []
     monkeypatch.setattr(
-        tables_module, "publish_display_data", lambda data, metadata, **more: sent.append(data)
+        figures_module, "publish_display_data", lambda data, metadata, **more: sent.append(data)
     )
-    status = tables_module.KernelStatus()
+    status = KernelStatus()
     for text in ("a", "a", "b", "", ""):
         status.show(text)
     assert sent == [{"text/plain": "a"}, {"text/plain": "b"}]

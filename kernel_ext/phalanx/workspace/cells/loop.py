@@ -37,9 +37,10 @@ from phalanx.rank import unpack_values
 
 from ..connection.root_client import Answer, RootClient
 from ..connection.transport import ctrl_c
-from ..output.front_end import CellStatusLine, Clear, Display, Text, View
+from ..output.front_end import Clear, Display, Text, View
 from ..output.notices import say_lost
 from ..output.printer import MAX_LINES, CellOutput
+from ..output.status_line import CellStatusLine
 from .cell import (
     CallInLoop,
     Cell,

@@ -75,7 +75,6 @@ class CellRunner:
         self.slot = ExecutionSlot()
         self._left: set[str] = set()  # engines that were abandoned in a cell they had not ended
         self._dispatch = Dispatch(thread, booted, root.order)
-        self._late = LateOutput()
         self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
@@ -175,7 +174,7 @@ class CellRunner:
             return outcome
         finally:
             below = view.later() if outcome is not None and not outcome.taken else None
-            late = None if below is None else self._late.of(below, cell.ranks)
+            late = None if below is None else LateOutput(below, cell.ranks).take
             self._dispatch.forget(cell, late)
 
     def _send(self, cell: Cell) -> None:

@@ -22,7 +22,7 @@ from phalanx.protocol import (
 )
 from phalanx.supervisor import RootProcess, find_root, list_records
 
-from ..output.front_end import format_time
+from ..output.status_line import format_time
 from .transport import ctrl_c
 
 END_S = 1.0  # from the root's last message to its exit

@@ -16,7 +16,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -317,83 +317,58 @@ def in_bounds(event: Display) -> Display:
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
-class _EndedCell:
-    """A cell that has ended, and its late output."""
+class LateOutput(CellOutput):
+    """Shows lines and figures that come after their cell has ended.
 
-    view: View
-    ranks: tuple[int, ...]
-    output: CellOutput
-    is_full: bool = False
-
-    def show(self, event: Text | Display | None) -> float | None:
-        """Take an event, show the due output, return the next due time."""
-        now_s = time.monotonic()
-        if isinstance(event, Text):
-            self.output.text(event, now_s)
-        elif event is not None:
-            self.output.display(event, now_s)
-        self.output.show(self.ranks, now_s)
-        if self.output.n_hidden and not self.is_full:
-            self.is_full = True
-            self.view.notice("this cell goes on printing; %distributed output RANK shows it all")
-        return self.output.next_due_s()
-
-
-class LateOutput:
-    """Shows lines and figures of ended cells; merges ranks' equal lines.
-
-    Any thread may add events. A separate thread draws them and ends when no events are left. The
-    lock makes "the queue is empty" and "the thread ends" one step, so that no event is lost.
+    Any thread may call `take`. A separate thread draws, and ends when nothing is left. The lock
+    makes "the queue is empty" and "the thread ends" one step, so that no event is lost.
     """
 
-    def __init__(self, max_lines: int = MAX_LINES) -> None:
-        self._max_lines = max_lines
+    def __init__(self, view: View, ranks: tuple[int, ...], max_lines: int = MAX_LINES) -> None:
+        super().__init__(view, max_lines)
+        self._ranks_of_cell = ranks
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[tuple[_EndedCell, Text | Display]] = queue.SimpleQueue()
-        self._is_drawing = False
+        self._events: queue.SimpleQueue[Text | Display] = queue.SimpleQueue()
+        self._is_drawing = self._is_full = False
 
-    def of(self, view: View, ranks: tuple[int, ...]) -> Callable[[object], None]:
-        """Return a function that takes the events of one ended cell.
+    def take(self, event: object) -> None:
+        """Take an event of the cell; drop results and updates.
 
-        The cell ran on ``ranks``. ``view`` is used for these events only.
+        They belong in the output that the cell has already shown.
         """
-        cell = _EndedCell(view, ranks, CellOutput(view, self._max_lines))
-
-        def take(event: object) -> None:
-            # Skip results and updates: they belong in the output that the cell has already shown.
-            if not isinstance(event, Text | Display) or (
-                isinstance(event, Display) and (event.is_update or event.is_result)
-            ):
-                return
-            with self._lock:
-                self._queue.put((cell, event))
-                if not self._is_drawing:
-                    threading.Thread(target=self._draw, name="phalanx-late", daemon=True).start()
-                    self._is_drawing = True
-
-        return take
+        is_shown_already = isinstance(event, Display) and (event.is_update or event.is_result)
+        if not isinstance(event, Text | Display) or is_shown_already:
+            return
+        with self._lock:
+            self._events.put(event)
+            if not self._is_drawing:
+                threading.Thread(target=self._draw, name="phalanx-late", daemon=True).start()
+                self._is_drawing = True
 
     def _draw(self) -> None:
-        due_s: dict[_EndedCell, float] = {}
+        due_s: float | None = None
         while True:
             with self._lock:
-                if not due_s and self._queue.empty():
+                if due_s is None and self._events.empty():
                     self._is_drawing = False
                     return
-            cell = min(due_s, key=due_s.__getitem__, default=None)
-            event: Text | Display | None = None
-            wait_s = None if cell is None else due_s[cell] - time.monotonic()
-            if wait_s is None or wait_s > 0:
-                with contextlib.suppress(queue.Empty):
-                    cell, event = self._queue.get(timeout=wait_s)
-            if cell is None:
-                continue
-            due_s.pop(cell, None)
+            wait_s = None if due_s is None else max(0.0, due_s - time.monotonic())
             try:
-                next_s = cell.show(event)
+                due_s = self._step(wait_s)
             except Exception:
                 log.exception("what a cell showed after its end cannot be shown")
-                continue
-            if next_s is not None:
-                due_s[cell] = next_s
+                due_s = None
+
+    def _step(self, wait_s: float | None) -> float | None:
+        """Show an event and what is due; return the next due time."""
+        with contextlib.suppress(queue.Empty):
+            event = self._events.get(timeout=wait_s)
+            if isinstance(event, Text):
+                self.text(event, time.monotonic())
+            else:
+                self.display(event, time.monotonic())
+        self.show(self._ranks_of_cell, time.monotonic())
+        if self.n_hidden and not self._is_full:
+            self._is_full = True
+            self._view.notice("this cell goes on printing; %distributed output RANK shows it all")
+        return self.next_due_s()

@@ -48,10 +48,20 @@ class Page:
         return self.see(lambda _: True, "an answer to a look")
 
 
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[KernelDriver]:
+    with KernelDriver() as driver:
+        yield driver
+
+
 @pytest.fixture
-def page() -> Iterator[Page]:
-    with KernelDriver() as kernel:
-        yield Page(kernel)
+def page(kernel: KernelDriver) -> Iterator[Page]:
+    """A page of a kernel that has not loaded the magics."""
+    kernel.said.clear()
+    yield Page(kernel)
+    kernel.run("%distributed stop")
+    kernel.run("%unload_ext phalanx")
+    kernel.run("_ = get_ipython().magics_manager.registry.pop('DistributedMagics')")
 
 
 def _comms(kernel: KernelDriver) -> dict[str, Any]:

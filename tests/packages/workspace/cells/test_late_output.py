@@ -49,10 +49,11 @@ def wait_idle(late):
 
 def test_what_nobody_has_taken_comes_first(below):
     """Between the end of a cell and `leave` nothing is lost."""
-    late, cell = LateOutput(), Cell("cell", (0, 1))
+    cell = Cell("cell", (0, 1))
+    late = LateOutput(below, cell.ranks)
     cell.on_iopub(0, stream("before\nhal"))
     cell.events.put(Notice("of no interest any more"))
-    cell.leave(late.of(below, cell.ranks))
+    cell.leave(late.take)
     cell.on_iopub(0, stream("f\n"))
     cell.on_iopub(1, stream("other\n"))
     wait_idle(late)
@@ -64,37 +65,38 @@ def test_what_nobody_has_taken_comes_first(below):
 
 
 def test_figures_come_and_what_changes_the_cell_does_not(below):
-    late = LateOutput()
-    take = late.of(below, (0,))
+    late = LateOutput(below, (0,))
     for kind in ({}, {"is_result": True}, {"is_update": True}):
-        take(Display(0, {"text/html": str(kind)}, {}, **{"is_result": False, **kind}))
-    take(Clear(0, wait=False))
-    take(Text(0, "stdout", "the last\n"))
+        late.take(Display(0, {"text/html": str(kind)}, {}, **{"is_result": False, **kind}))
+    late.take(Clear(0, wait=False))
+    late.take(Text(0, "stdout", "the last\n"))
     wait_idle(late)
     assert (below.figures, below.lines_shown) == (["{}"], [(0, "the last")])
 
 
 def test_a_thread_that_prints_for_ever_is_bounded(below):
-    late = LateOutput(max_lines=3)
-    take = late.of(below, (0,))
+    late = LateOutput(below, (0,), max_lines=3)
     for number in range(10):
-        take(Text(0, "stdout", f"{number}\n"))
+        late.take(Text(0, "stdout", f"{number}\n"))
     wait_idle(late)
-    take(Text(0, "stdout", "more\n"))
+    late.take(Text(0, "stdout", "more\n"))
     wait_idle(late)
     assert below.lines_shown == [(0, "0"), (0, "1"), (0, "2")]
     assert below.notices == ["this cell goes on printing; %distributed output RANK shows it all"]
 
 
-def test_a_view_that_fails_ends_nothing(below, caplog):
-    class Broken(View):
+def test_a_view_that_fails_ends_nothing(caplog):
+    class Breaks(Below):
         def lines(self, stream, lines):
-            msg = "broken"
-            raise ValueError(msg)
+            super().lines(stream, lines)
+            if self.lines_shown == [(0, "lost")]:
+                msg = "broken"
+                raise ValueError(msg)
 
-    late = LateOutput()
-    late.of(Broken(), (0,))(Text(0, "stdout", "lost\n"))
-    late.of(below, (0,))(Text(0, "stdout", "shown\n"))
-    wait_idle(late)
-    assert below.lines_shown == [(0, "shown")]
+    view = Breaks()
+    late = LateOutput(view, (0,))
+    for text in ("lost", "shown"):
+        late.take(Text(0, "stdout", f"{text}\n"))
+        wait_idle(late)
+    assert view.lines_shown[1:] == [(0, "shown")]
     assert "cannot be shown" in caplog.text

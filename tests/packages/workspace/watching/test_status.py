@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.protocol import HostInfo, RankInfo, WorldTopology
 from phalanx.workspace import View
-from phalanx.workspace.output.front_end import CellStatusLine, format_time, status_text
+from phalanx.workspace.output.status_line import CellStatusLine, format_time, status_text
 
 
 class Status(View):

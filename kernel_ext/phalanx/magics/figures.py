@@ -1,4 +1,4 @@
-"""Draw figures, status lines and the tables of bandwidth sweeps.
+"""Draw the figures of ranks.
 
 Pictures are `<img>` elements that contain their bytes, so a saved notebook shows them without a
 kernel and nothing in them runs. All text of ranks is escaped.
@@ -15,25 +15,18 @@ from __future__ import annotations
 
 import base64
 import math
-import os
 import re
-import shutil
-import sys
 import uuid
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from IPython.core.error import UsageError
-from IPython.display import display, publish_display_data
+from IPython.display import publish_display_data
 
-from phalanx import widgets
-from phalanx.protocol import SweepRun, name_ranks
-from phalanx.workspace import IMAGE_KINDS, Display, Sweep, Workspace
+from phalanx.protocol import name_ranks
+from phalanx.workspace import IMAGE_KINDS, Display
 
 # Pictures in one display. The display is sent again for each new or changed picture, so this number
 # bounds the cost.
@@ -50,14 +43,6 @@ REDRAW_S = 0.1
 BYTES_PER_S = 20e6  # limit for grids that are sent again, so that a browser stays usable
 UNFOLDED = 16  # pictures of a cell; later grids are folded
 MAX_NAMED = 1000  # remembered display ids of figures
-ERASE = "\r\x1b[K"
-# By ending of the file: what of a sweep is saved.
-_FORMS: dict[str, Callable[[SweepRun, widgets.Bandwidth], str]] = {
-    ".csv": lambda run, _: widgets.sweep_csv(run.points),
-    ".json": lambda run, _: widgets.sweep_json(run),
-    ".svg": lambda _, widget: widget.still().svg,
-}
-_MOST_KEPT = 16
 
 
 @dataclass(eq=False)
@@ -308,157 +293,3 @@ class Figures:
         if math.isfinite(self._now_s):  # otherwise this was the last drawing
             nbytes = len(data.get("text/html", ""))
             grid.due_s = self._now_s + max(REDRAW_S, nbytes / BYTES_PER_S)
-
-
-class Status:
-    """A status line that shows nothing.
-
-    For a pipe, a file, or a terminal that cannot erase a line.
-    """
-
-    is_shown = False  # whether `show` shows anything at all
-
-    def show(self, text: str) -> None:
-        """Replace the line before; empty text erases it if possible."""
-
-    def lift(self) -> None:
-        """Erase the line before other output is written."""
-
-    def cleared(self) -> None:
-        """Note that the line went with all output of its cell."""
-
-
-class KernelStatus(Status):
-    """A status line in a display of its own.
-
-    Jupyter cannot remove one output, and an emptied one would stay in the saved notebook as an
-    output without data. So the last line stays. The same text again sends nothing.
-    """
-
-    is_shown = True
-
-    def __init__(self) -> None:
-        self._place = str(uuid.uuid4())
-        self._text = ""
-
-    def show(self, text: str) -> None:
-        """Replace the line before; empty text sends nothing."""
-        if text not in ("", self._text):
-            publish(self._place, {"text/plain": text}, is_update=bool(self._text))
-            self._text = text
-
-    def cleared(self) -> None:
-        """Show the next line in a new display."""
-        self._text = ""
-
-
-class TerminalStatus(Status):
-    """A status line at the bottom of a terminal.
-
-    Code that writes to the terminal calls `lift` first.
-    """
-
-    is_shown = True
-
-    def __init__(self) -> None:
-        self._is_drawn = False
-
-    def show(self, text: str) -> None:
-        """Write the line over the one before, cut to the terminal's width."""
-        self.lift()
-        if text:
-            columns = shutil.get_terminal_size().columns
-            sys.stdout.write(text[: max(0, columns - 1)])
-            sys.stdout.flush()
-            self._is_drawn = True
-
-    def lift(self) -> None:
-        if self._is_drawn:
-            sys.stdout.write(ERASE)
-            sys.stdout.flush()
-            self._is_drawn = False
-
-
-def status_for(shell: Any) -> Status:
-    """Make the status line that this shell can show."""
-    if hasattr(shell, "kernel"):
-        # papermill, nbclient and nbconvert take no input, and nobody watches. Their saved notebook
-        # would keep an empty output for each line, because Jupyter cannot remove one output.
-        return KernelStatus() if shell.kernel._allow_stdin else Status()
-    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return TerminalStatus()
-    return Status()
-
-
-LiveWidgets: TypeAlias = "weakref.WeakSet[widgets.Topology | widgets.Monitor | widgets.Bandwidth]"
-
-
-class Sweeps:
-    """The bandwidth sweeps of a notebook, of any workspace.
-
-    Sweeps of several workspaces can be compared, for example with another transport. ``live`` gets
-    the widgets that are shown.
-    """
-
-    def __init__(self, shell: Any, live: LiveWidgets) -> None:
-        self._shell = shell
-        self._earlier: tuple[SweepRun, ...] = ()
-        self._live = live
-
-    def measure(self, workspace: Workspace, options: Any) -> None:
-        """Run a sweep, show each size, and keep the measurements.
-
-        A sweep that was stopped is kept, too. A kernel shows the live widget, unless ``--still`` is
-        given; other shells print rows.
-        """
-        target = None if options.save is None else _checked(options.save)
-        asked = widgets.SweepRequest(
-            options.op, options.begin, options.end, options.factor, options.dtype, options.iters
-        )
-        widget = widgets.Bandwidth(workspace, earlier=self._earlier)
-        sweep = widget.begin(asked, wait=options.wait)
-        try:
-            if options.still or not hasattr(self._shell, "kernel"):
-                self._print(sweep, widget)
-            else:
-                self._live.add(widget)
-                widget.show()
-                widget.follow(sweep)
-        finally:
-            if sweep.progress.state == "stopped":
-                print(f"# {sweep.progress.text}")  # noqa: T201
-            if sweep.points:
-                run = sweep.run
-                self._earlier = (*self._earlier, run)[-_MOST_KEPT:]
-                if target is not None:
-                    target.write_text(_FORMS[target.suffix](run, widget), encoding="utf-8")
-
-    def _print(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
-        status = status_for(self._shell)
-        print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
-        try:
-            status.show(sweep.progress.text)
-            with sweep.ends_at_ctrl_c():
-                for measurement in sweep:
-                    status.lift()
-                    print(widgets.format_measurement(measurement))  # noqa: T201
-                    sys.stdout.flush()
-                    status.show(sweep.progress.text)
-        finally:
-            status.lift()
-            status.show("")
-            if sweep.points:
-                display(widget.still())
-            widget.close()
-
-
-def _checked(name: str) -> Path:
-    target = Path(name)
-    if target.suffix not in _FORMS:
-        *forms, last = _FORMS
-        msg = f"a sweep is saved as {', '.join(forms)} or {last}, not as {name!r}"
-        raise UsageError(msg)
-    if not target.parent.is_dir():
-        msg = f"there is no folder {str(target.parent)!r} to save {target.name!r} in"
-        raise UsageError(msg)
-    return target
