@@ -24,6 +24,7 @@ from support.ranks.mpis import Mpi, marked
 from support.waiting import wait_until
 
 from phalanx.protocol import Activity
+from phalanx.supervisor.world.state import WorldState
 
 
 class Member(Cells):
@@ -42,7 +43,7 @@ class MpiWorld(World):
     """
 
     def __init__(self, mpi: Mpi, size: int) -> None:
-        super().__init__(self, Plan(size, (0,) * size, "mpi", 1))
+        super().__init__(self, Plan(size, (0,) * size, "mpi", WorldState(size)))
         self.members: dict[int, Member] = {}
         self._stack = ExitStack()
         with ExitStack() as stack:
